@@ -10,11 +10,12 @@ import unittest
 import unittest.mock
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from following import FollowCase, Rank
-from paceline import follow, hooks
+from paceline import Log, follow, hooks
 
 
 def network():
@@ -29,7 +30,7 @@ def loss_of(model, inputs, labels):
     return nn.functional.cross_entropy(model(inputs), labels)
 
 
-class Loops(FollowCase):
+class Followed(FollowCase):
     def setUp(self):
         super().setUp()
         torch.manual_seed(0)
@@ -56,6 +57,8 @@ class Loops(FollowCase):
             loss_of(self.model, inputs, labels).backward()
             self.optimizer.step()
 
+
+class Loops(Followed):
     def test_a_plain_loop(self):
         self.train(loader())
         rank = self.ended()
@@ -283,6 +286,96 @@ class Loops(FollowCase):
         self.follower.close()
         self.assertEqual(sorted(os.listdir(self.out)), ["2", "rank-0.jsonl"])
         self.assertEqual(len(Rank(os.path.join(self.out, "2", "rank-0.jsonl")).steps), 5)
+
+
+class Exchanges(Followed):
+    """A process group of one: exchanges without another process."""
+
+    def setUp(self):
+        super().setUp()
+        dist.init_process_group("gloo", init_method=f"file://{self.folder}/meeting", rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+
+    def arrivals(self, rank):
+        return [[arrival["bytes"] for arrival in step.get("arrivals", [])] for step in rank.steps]
+
+    def test_gradients_that_a_script_sums_itself(self):
+        for inputs, labels in loader():
+            self.optimizer.zero_grad()
+            loss_of(self.model, inputs, labels).backward()
+            for parameter in self.model.parameters():
+                dist.all_reduce(parameter.grad)
+            self.optimizer.step()
+        rank = self.ended()
+        self.check_steps(rank, 5, "load", "forward", "backward", "update", "comm_wait")
+        sizes = [4 * parameter.numel() for parameter in self.model.parameters()]
+        self.assertEqual(self.arrivals(rank)[2:], [sizes] * 3)
+
+    def test_waiting_for_a_collective_that_goes_on(self):
+        for inputs, labels in loader():
+            self.optimizer.zero_grad()
+            loss_of(self.model, inputs, labels).backward()
+            works = [dist.all_reduce(each.grad, async_op=True) for each in self.model.parameters()]
+            for work in works:
+                work.wait()
+            self.optimizer.step()
+        rank = self.ended()
+        self.check_steps(rank, 5, "load", "forward", "backward", "update", "comm_cpu")
+        self.assertEqual([len(sizes) for sizes in self.arrivals(rank)[2:]], [4] * 3)
+
+    def test_a_ddp_model_can_be_pickled_as_if_nobody_followed(self):
+        self.model = nn.parallel.DistributedDataParallel(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.train(loader())
+        self.assertEqual(self.model._comm_hooks, [])
+        copy.deepcopy(self.model.module)
+        rank = self.ended()
+        self.check_steps(rank, 5, "load", "forward", "backward", "update", "comm_cpu")
+        self.assertEqual(rank.header["case"]["model"], "Sequential")
+
+    def test_a_hook_that_comes_late_takes_the_place_of_ours(self):
+        called = []
+
+        def own(state, bucket):
+            called.append(state)
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+
+        self.model = nn.parallel.DistributedDataParallel(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.train(loader(16))
+        self.model.register_comm_hook("mine", own)
+        self.train(loader(16))
+        self.assertEqual(called, ["mine"] * 2)
+        with self.assertRaises(RuntimeError):
+            self.model.register_comm_hook("another", own)
+        self.assertEqual([len(sizes) for sizes in self.arrivals(self.ended())[2:]], [1, 1])
+
+
+class Said(FollowCase):
+    """`Log`, with PyTorch."""
+
+    def test_a_log_sees_what_hooks_see(self):
+        torch.manual_seed(0)
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Log(self.folder, "net", batch=8) as log:
+            log.watch(model, optimizer)
+            for _ in range(2):
+                for inputs, labels in log.steps(loader(24)):
+                    with log.phase("copy_in"):
+                        inputs = inputs.clone()
+                    optimizer.zero_grad()
+                    loss = loss_of(model, inputs, labels)
+                    loss.backward()
+                    optimizer.step()
+                    log.result(loss)
+                torch.save(model.state_dict(), io.BytesIO())
+        rank = Rank(os.path.join(self.folder, "net-1", "rank-0.jsonl"))
+        self.check_steps(rank, 6, "load", "copy_in", "forward", "backward", "update")
+        self.assertEqual([step["step"] for step in rank.steps if "checkpoint" in step["phases"]], [2, 5])
+        self.assertTrue(all(step["loss"] > 0 and step["examples"] == 8 and step["scheduling"] for step in rank.steps))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ use crate::numbers::series::Series;
 use crate::numbers::speedup::Interval;
 use crate::numbers::steady::Records;
 use crate::numbers::{
-    communication, computation, course, dispersion, fixed, followed, hosts, idle, learning, memory, off_core, phases,
-    rate, recovery, series, steady, time, waterfall,
+    communication, computation, course, dispersion, fixed, followed, hosts, idle, learning, memory, off_core,
+    phases, rate, recovery, series, steady, time, waterfall,
 };
 use crate::origin::Origin;
 use crate::run::{Waited, add_waits};

@@ -21,7 +21,7 @@ use crate::numbers::fixed;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::origin::Origin;
 use crate::report::Explained;
-use crate::{CaseReport, Status, Study, words};
+use crate::{CaseReport, Study, words};
 
 /// A cause is reported if it takes at least this fraction of the workers' time: less than 5 %, so that one that takes 5 % is, whatever
 /// noise makes of it.
@@ -439,8 +439,7 @@ impl Member<'_> {
         let loss = Loss { seconds, fraction: seconds / (self.workers() * self.case.total_s?) };
         let text = self.spends("with a device that waits for its host to launch work", loss);
         let advice = self.program().late_host();
-        (loss.fraction >= NOTABLE)
-            .then(|| self.finding(Kind::Starved, text, advice.into(), Some(loss)))
+        (loss.fraction >= NOTABLE).then(|| self.finding(Kind::Starved, text, advice.into(), Some(loss)))
     }
 
     fn update(&self) -> Option<Finding> {

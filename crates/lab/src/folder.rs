@@ -432,8 +432,7 @@ fn remove(path: &Path, how: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), 
 fn last_number(parent: &Path, name: &str) -> u32 {
     let here = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let names = fs::read_dir(here).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let number =
-        |entry: OsString| entry.to_str()?.strip_prefix(name)?.strip_prefix('-')?.parse().ok();
+    let number = |entry: OsString| entry.to_str()?.strip_prefix(name)?.strip_prefix('-')?.parse().ok();
     // A folder with an unreasonably large number is not ours.
     names.filter_map(number).filter(|&number: &u32| number < 1_000_000).max().unwrap_or(0)
 }

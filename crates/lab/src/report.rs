@@ -10,7 +10,7 @@ use crate::numbers::law::{self, Laws};
 use crate::numbers::speedup::Speedup;
 use crate::numbers::waterfall::{self, Waterfall};
 use crate::training::RESUMED;
-use crate::{CaseReport, Machine, SCHEMA, Status, Study};
+use crate::{CaseReport, Machine, SCHEMA, Study};
 
 /// Every number of a study's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]

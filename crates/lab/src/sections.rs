@@ -17,7 +17,7 @@ use paceline_record::Case;
 use crate::numbers::recovery::MOST_EVENTS;
 use crate::section::{Block, Medium, Section, Topic};
 use crate::words::{self, megabytes};
-use crate::{CaseReport, Explained, Report, Status};
+use crate::{CaseReport, Explained, Report};
 
 pub use layers::{Rows, layers};
 

@@ -11,7 +11,7 @@ use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::laws::Unfit;
 use crate::stats::steady::Verdict;
-use crate::{CaseReport, Explained, Report, Status, Table};
+use crate::{CaseReport, Explained, Report, Table};
 
 pub use self::head::{load, made, notices};
 pub use self::recovery::{event_table, recovery};
@@ -103,12 +103,8 @@ pub fn reconcile(speedup: &Speedup) -> Option<String> {
 
 /// Why the finished cases of a group have no speed-ups; `None` where they have, or where none finished.
 pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> {
-    let mut done = group
-        .cases
-        .iter()
-        .map(|&place| &report.cases[place])
-        .filter(|case| case.is_told())
-        .peekable();
+    let mut done =
+        group.cases.iter().map(|&place| &report.cases[place]).filter(|case| case.is_told()).peekable();
     if !group.speedups.is_empty() || done.peek().is_none() {
         return None;
     }
@@ -287,6 +283,7 @@ pub fn steady(case: &CaseReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Status;
     use crate::fixture::{Plan, report_on};
 
     #[test]

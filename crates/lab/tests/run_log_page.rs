@@ -6,11 +6,11 @@ use std::path::Path;
 
 use paceline_lab::{CaseReport, Machine, Planned, Status, Study, StudyFolder};
 use paceline_record::{
-    ArrivalRecord, BucketRecord, Bytes, Case, ClockReading, EvalRecord, Exit, Expulsion, Faults, Generation, Host,
-    HostChange, HostEvent, HostPlace, HostRoster, LauncherEvent, LauncherHeader, Load, Member, MemberChange,
-    MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes, PorterEvent, PorterHeader, Rank, RankEvent,
-    RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Started, Step, StepRecord, Switches, Transfer,
-    Who, Whole,
+    ArrivalRecord, BucketRecord, Bytes, Case, ClockReading, EvalRecord, Exit, Expulsion, Faults, Generation,
+    Host, HostChange, HostEvent, HostPlace, HostRoster, LauncherEvent, LauncherHeader, Load, Member,
+    MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes, PorterEvent, PorterHeader,
+    Rank, RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Started, Step, StepRecord,
+    Switches, Transfer, Who, Whole,
 };
 use serde_json::Value;
 
@@ -233,7 +233,7 @@ fn everything() -> Vec<Value> {
             RankEvent::Step(step),
             RankEvent::Recovery(recovery(RecoveryPhase::Redo)),
             RankEvent::Fault { at: no_time, step: Step(0), fault: "kill=0@0".into() },
-            RankEvent::Note { at: no_time, text: "a word".into() },
+            RankEvent::Note { at: no_time, text: "a word".into(), untold: vec![Phase::CommWait] },
             done,
         ]),
         serde_json::to_value([

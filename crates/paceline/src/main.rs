@@ -152,7 +152,10 @@ mod tests {
         let advice = paceline_lab::every_advice("run");
         let named: Vec<String> = advice.iter().flat_map(|advice| options(advice)).collect();
         assert!(!named.is_empty() && named.iter().all(|name| known.contains(&name.as_str())), "{named:?}");
-        assert!(advice.iter().all(|advice| !advice.contains("log.phase")), "a script that is followed has no log");
+        assert!(
+            advice.iter().all(|advice| !advice.contains("log.phase")),
+            "a script that is followed has no log"
+        );
         let others = paceline_lab::every_advice("import");
         assert!(others.iter().all(|advice| options(advice).is_empty()), "{others:?}");
     }

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use paceline_lab::{LabError, Report, Status, Study, StudyFolder, compare, html, terminal, words, write_whole};
+use paceline_lab::{
+    LabError, Report, Status, Study, StudyFolder, compare, html, terminal, words, write_whole,
+};
 
 use crate::outcome::{self, Show, Usage, print, say};
 use crate::screen::screen;

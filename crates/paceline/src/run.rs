@@ -121,17 +121,22 @@ fn check_folder(path: &Path) -> Result<()> {
     match StudyFolder::open(path) {
         Ok((_, study)) if study.command.first().is_some_and(|command| command == "run") => Ok(()),
         Ok(_) => {
-            let why = format!("{} holds a study that `paceline run` did not make; choose another --out", path.display());
+            let why = format!(
+                "{} holds a study that `paceline run` did not make; choose another --out",
+                path.display()
+            );
             Err(Usage::new(why).into())
         }
-        Err(LabError::NoStudy { .. }) => {
-            let taken = |mut entries: fs::ReadDir| entries.any(|entry| entry.is_ok_and(|it| !is_ours(&it)));
-            match fs::read_dir(path) {
-                Ok(entries) if taken(entries) => Err(LabError::NotAStudy { path: path.into() }.into()),
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(LabError::io("read", path)(error).into()),
-                _ => Ok(()),
+        Err(LabError::NoStudy { .. }) => match fs::read_dir(path) {
+            Ok(mut entries) => match entries.any(|entry| entry.is_ok_and(|it| !is_ours(&it))) {
+                true => Err(LabError::NotAStudy { path: path.into() }.into()),
+                false => Ok(()),
+            },
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(LabError::io("read", path)(error).into())
             }
-        }
+            _ => Ok(()),
+        },
         Err(error) => Err(error.into()),
     }
 }
@@ -171,6 +176,8 @@ struct Desk<'a> {
     path: PathBuf,
     is_new: bool,
     staged: u32,
+    /// Whether ranks were lost before any had logged a step.
+    lost_early: bool,
     /// Where runs went, and their cases.
     placed: Vec<(Placed, paceline_record::Case)>,
 }
@@ -186,7 +193,7 @@ impl<'a> Desk<'a> {
             }
             None => StudyFolder::numbered_as(Path::new(""), RUNS)?,
         };
-        Ok(Self { options, follower, path, is_new, staged: 0, placed: Vec::new() })
+        Ok(Self { options, follower, path, is_new, staged: 0, lost_early: false, placed: Vec::new() })
     }
 
     /// A folder for the logs of one run that nobody else has.
@@ -212,6 +219,7 @@ impl<'a> Desk<'a> {
     /// Makes cases of the logs that a command left.
     fn collect(&mut self, staging: &Path, ended: &Ended, around: Surroundings, repeat: u32) -> Result<()> {
         let trainings = logs::read(staging)?;
+        self.lost_early |= trainings.is_empty() && logs::has_begun(staging);
         let courses = logs::courses(&trainings, ended);
         for (training, course) in trainings.iter().zip(&courses) {
             logs::write_launcher(training, course, around)?;
@@ -251,10 +259,15 @@ impl<'a> Desk<'a> {
     /// Reports what has been collected.
     fn close(self) -> Result<()> {
         if self.placed.is_empty() {
-            say(
-                "paceline: nothing was followed: no process of the command made a step of a PyTorch optimizer, or its Python did not \
-                 look at PYTHONPATH (python -I or -E, another machine, a container)",
-            );
+            say(match self.lost_early {
+                true => {
+                    "paceline: ranks began to train, and were lost in their first steps: there is nothing to report"
+                }
+                false => {
+                    "paceline: nothing was followed: no process of the command made a step of a PyTorch optimizer, or its Python did \
+                     not look at PYTHONPATH (python -I or -E, another machine, a container)"
+                }
+            });
             self.tidy();
             return Ok(());
         }

@@ -16,22 +16,38 @@ fn a_late_rank_is_named_and_every_ranks_phases_sum_to_its_time() {
     assert!(said.contains("ms per step, by rank"), "{said}");
     let report = place.report("run-1");
     let case = case(&report, 2);
-    assert_eq!((&case["status"], &case["steps"], &case["model"]), (&"done".into(), &30.into(), &"net".into()));
+    assert_eq!(
+        (&case["status"], &case["steps"], &case["model"]),
+        (&"done".into(), &30.into(), &"net".into())
+    );
     assert_eq!((&case["straggler"]["rank"], &case["straggler"]["share"]), (&1.into(), &1.0.into()));
     let split = &case["comm_wait_split_s"];
     assert!((split["late_rank"].as_f64().expect("a time") - 0.09).abs() < 1e-9, "{split}");
     assert!((split["transfer"].as_f64().expect("a time") - 0.06).abs() < 1e-9, "{split}");
     assert_phases_sum(case);
     let phases = &case["phases_s"];
-    assert!(phases["copy_in"].is_null() && phases["eval"] == 0.0, "untold is unknown, the rest is zero: {phases}");
+    assert!(
+        phases["copy_in"].is_null() && phases["eval"] == 0.0,
+        "untold is unknown, the rest is zero: {phases}"
+    );
     let mut files: Vec<String> = fs::read_dir(place.path("run-1"))
         .expect("a study")
         .map(|entry| entry.expect("a file").file_name().into_string().expect("a name"))
         .collect();
     files.sort();
-    assert_eq!(files, [
-        "net-w2", "report.csv", "report.html", "report.json", "report.md", "study.json", "tensorboard", "timeline.json"
-    ]);
+    assert_eq!(
+        files,
+        [
+            "net-w2",
+            "report.csv",
+            "report.html",
+            "report.json",
+            "report.md",
+            "study.json",
+            "tensorboard",
+            "timeline.json"
+        ]
+    );
     let timeline = fs::read_to_string(place.path("run-1/timeline.json")).expect("a timeline");
     assert!(timeline.contains("bucket 0"), "exchanges are drawn");
     // Nothing of the logs is written again: the report is the same.
@@ -50,7 +66,10 @@ fn a_sweep_is_a_scaling_study() {
     let output = place.run("--workers-sweep 1,2 --repeat 2 --out study -- sh train.sh {workers}");
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let report = place.report("study");
-    assert_eq!((case(&report, 1)["repeats"].as_u64(), case(&report, 2)["repeats"].as_u64()), (Some(2), Some(2)));
+    assert_eq!(
+        (case(&report, 1)["repeats"].as_u64(), case(&report, 2)["repeats"].as_u64()),
+        (Some(2), Some(2))
+    );
     let speedup = case(&report, 2)["speedup_speed"].as_f64().expect("one worker is there");
     assert!((speedup - 2.0).abs() < 1e-6, "steps take 10 ms with any number: {speedup}");
     assert!(said(&output).contains("2 workers: 2.00x"), "{}", said(&output));
@@ -77,7 +96,10 @@ fn single_runs_are_collected_and_an_equal_one_is_replaced() {
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     }
     let report = place.report("all");
-    assert_eq!((case(&report, 1)["steps"].as_u64(), case(&report, 2)["steps"].as_u64()), (Some(30), Some(20)));
+    assert_eq!(
+        (case(&report, 1)["steps"].as_u64(), case(&report, 2)["steps"].as_u64()),
+        (Some(30), Some(20))
+    );
     assert!(case(&report, 2)["speedup_speed"].is_f64());
 }
 
@@ -89,12 +111,18 @@ fn a_lost_rank_is_named_and_what_all_ranks_told_is_reported() {
     let report = place.report("run-1");
     let case = case(&report, 2);
     let reason = case["reason"].as_str().expect("a reason");
-    assert_eq!(reason, "the command ended with exit code 1; rank 1 was lost after 25 logged steps");
+    assert_eq!(
+        reason,
+        "the command ended with exit code 1; rank 1 failed or was killed after 25 logged steps"
+    );
     assert_eq!((&case["status"], &case["steps"]), (&"failed".into(), &25.into()));
     assert_phases_sum(case);
     let said = flat(&output);
     assert!(said.contains("net, 2 workers, failed: the command ended with exit code 1"), "{said}");
-    assert!(said.contains("between 25 and 30 steps") && !said.contains("run the same command again"), "{said}");
+    assert!(
+        said.contains("between 25 and 30 steps") && !said.contains("run the same command again"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -104,7 +132,10 @@ fn a_rank_that_says_nothing_at_all_leaves_the_others_logs() {
     let report = place.report("run-1");
     let case = case(&report, 2);
     assert_eq!(case["status"], "failed", "{}", said(&output));
-    assert!(case["reason"].as_str().expect("a reason").contains("rank-1.jsonl"), "{case}");
+    assert!(
+        case["reason"].as_str().expect("a reason").ends_with("rank 1 was lost in its first steps"),
+        "{case}"
+    );
     assert!(case["images_per_s"].is_null(), "what one of two ranks did is not what both did");
     assert!(place.path("run-1/net-w2/rank-0.jsonl").exists());
 }
@@ -205,11 +236,8 @@ fn an_old_part_is_not_taken_for_one_of_this_run() {
 #[test]
 fn a_run_that_is_stopped_is_reported_as_far_as_it_came() {
     let place = Place::with("trap 'exit 130' INT; rank 0 1; echo ready; while :; do sleep 0.02; done");
-    let mut child = place
-        .command("-- sh train.sh")
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("it runs");
+    let mut child =
+        place.command("-- sh train.sh").stdout(std::process::Stdio::piped()).spawn().expect("it runs");
     let mut byte = [0];
     std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut byte).expect("it is ready");
     std::thread::sleep(std::time::Duration::from_millis(400));
@@ -218,7 +246,10 @@ fn a_run_that_is_stopped_is_reported_as_far_as_it_came() {
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     let report = place.report("run-1");
     let case = case(&report, 1);
-    assert_eq!((&case["status"], &case["reason"]), (&"interrupted".into(), &"stopped by signal 2 (SIGINT)".into()));
+    assert_eq!(
+        (&case["status"], &case["reason"]),
+        (&"interrupted".into(), &"stopped by signal 2 (SIGINT)".into())
+    );
     assert!(case["images_per_s"].is_object(), "{case}");
     assert_phases_sum(case);
 }

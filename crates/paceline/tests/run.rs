@@ -104,7 +104,8 @@ fn signals_that_are_ignored_stay_ignored() {
 #[test]
 fn python_finds_the_follower_first_and_what_was_there_after_it() {
     let place = Place::with("");
-    let line = r#"echo "$PYTHONPATH"; ls "${PYTHONPATH%%:*}" "${PYTHONPATH%%:*}/paceline"; echo "$PACELINE_RUN""#;
+    let line =
+        r#"echo "$PYTHONPATH"; ls "${PYTHONPATH%%:*}" "${PYTHONPATH%%:*}/paceline"; echo "$PACELINE_RUN""#;
     let mut command = place.command("--sample 1/10 --batch 32 --model mine --");
     let output = command.args(["sh", "-c", line]).env("PYTHONPATH", "/mine").output().expect("it runs");
     let text = String::from_utf8(output.stdout).expect("text");

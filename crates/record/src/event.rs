@@ -394,6 +394,9 @@ pub enum RankEvent {
         at: Nanos,
         /// The sentence.
         text: String,
+        /// Phases that it cannot tell either, as it found out after it had written its header.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        untold: Vec<Phase>,
     },
     /// The worker has nothing left to do.
     Done {

@@ -454,7 +454,12 @@ impl RankLog {
                 RankEvent::Saved { .. } => {}
                 RankEvent::Fault { at, step, fault } => log.faults.push(PlantedFault { at, step, fault }),
                 RankEvent::Recovery(recovery) => log.recoveries.push(recovery),
-                RankEvent::Note { text, .. } => log.notes.push(text),
+                RankEvent::Note { text, untold, .. } => {
+                    log.notes.push(text);
+                    if let WorkerHeader::Rank(header) = &mut log.header {
+                        header.untold.extend(untold);
+                    }
+                }
                 RankEvent::Done { at, peak_resident, shared, peak_device } => {
                     log.done = Some(at);
                     log.peak_resident = peak_resident;

@@ -27,7 +27,7 @@ def wrap(torch):
             return register(self, state, hook)
         ours = Buckets(torch, self, hook, state)
         self._check_comm_hook(hook)
-        ours.__qualname__ = getattr(hook, "__qualname__", type(hook).__qualname__)
+        ours.__qualname__ = hook.__qualname__
         place_hook(self, register, ours)
         self._comm_hooks.append((hook, state))
 
@@ -55,10 +55,14 @@ def wrap(torch):
 
 
 def place_hook(model, register, ours):
-    register(model, None, ours)
-    # The list is for DDP's own use and is pickled with the model: what stands there is the script's.
-    model._comm_hooks.pop()
+    try:
+        register(model, None, ours)
+    finally:
+        # The list is for DDP's own use and is pickled with the model: what stands there is the script's.
+        model._comm_hooks[:] = [each for each in model._comm_hooks if each[0] is not ours]
     followed[model] = ours
+    if ours.model is not None:
+        hooks.before_backward.append(ours.backward_begins)
 
 
 def follow(torch, model):
@@ -72,7 +76,8 @@ def follow(torch, model):
     if any(getattr(module, "sparse", False) for module in model.modules()):
         return "gradients are sparse: DDP's exchanges are not followed"
     try:
-        place_hook(model, type(model).register_comm_hook.__wrapped__, Buckets(torch, model))
+        kind = torch.nn.parallel.DistributedDataParallel
+        place_hook(model, kind.register_comm_hook.__wrapped__, Buckets(torch, model))
     except RuntimeError:
         return "DDP has a communication hook of its own, built in: its exchanges are not followed"
     return None
@@ -101,8 +106,9 @@ class Buckets(hooks.Hook):
     def backward_begins(self):
         """DDP divides a gradient that lies in its bucket already, and multiplies one that it copies there: not the same
         bits unless the number of ranks is a power of two."""
-        if self.model is not None and self.own is None:
-            self.kept = {id(each): each.grad.data_ptr() for each in self.model().parameters() if each.grad is not None}
+        model = self.model()
+        if model is not None and self.own is None:
+            self.kept = {id(each): each.grad.data_ptr() for each in model.parameters() if each.grad is not None}
 
     def average(self, bucket):
         """Begins what DDP does without a hook."""

@@ -20,13 +20,14 @@ from .clock import now
 from .files import claim
 from .listener import Listener
 from .machine import host, place, process_start
-from .recorder import guarded
+from .recorder import MANY, guarded
 from .roots import Roots, unwrapped
 from .scheduling import Scheduler
 from .step import Step, count_examples
 
 FIRST = 3  # steps that are written together at first: the header says how large their batches are
-LOOKS = 3  # loaders whose first batch is a reason to look for models, before anything is trained
+LOOKS = 3  # batches that are a reason to look for models, before anything is trained
+DEEPEST = 6  # levels of modules to enter
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
@@ -67,8 +68,9 @@ class Follower(Listener):
         self.pending = deque(maxlen=64)  # rows of batches that were loaded and not worked on yet
         self.roots, self.looks = Roots(torch), 0
         self.started, self.opened, self.headed = False, False, False
-        self.heard = False  # a root's forward since the last backward
-        self.quiet = 0  # backward passes in a row without one
+        self.many = FIRST
+        self.heard = False  # a root's forward in this step
+        self.quiet = 0  # steps in a row without one
         self.until = None  # end of an evaluation's last forward
         self.batches = []
         self.optimizers = weakref.WeakSet()
@@ -109,6 +111,7 @@ class Follower(Listener):
         begin = later.marks[0]
         if phase is None:
             before.marks += later.marks
+            before.exchanges += later.exchanges
         else:
             before.marks.append((phase, *begin[1:]))
             self.current = phase
@@ -178,32 +181,35 @@ class Follower(Listener):
             if self.step is not None and not self.in_tail() and not self.step.worked:
                 self.step.tested = True
             if self.step is not None and not self.in_tail():
-                self.take()
+                self.take(args or kwargs)
                 self.begin_forward()
             return
         if self.step is None and not self.started:
             self.open_step()
         self.work()
-        self.take()
-        if self.step.rows is None or self.current != "forward":
-            if not self.pending and self.step.loaded is None:
-                rows = count_examples(args or kwargs)
-                if rows is not None:
-                    self.step.rows = (self.step.rows or 0) + rows
+        self.take(args or kwargs)
+        if self.step.loaded is None and self.step.counted is None and self.current != "forward":
+            rows = count_examples(args or kwargs)
+            if rows is not None:
+                self.step.rows = (self.step.rows or 0) + rows
         if self.precision is None:
             self.look_at(args or kwargs)
         self.begin_forward()
 
-    def take(self):
-        """The next of the batches that were loaded is worked on."""
+    def take(self, given):
+        """One of the batches that were loaded is worked on: the first, or the first of that size if some were loaded ahead."""
         if self.pending:
-            rows = self.pending.popleft()
+            rows = self.pending[0]
+            if len(self.pending) > 1:
+                rows = count_examples(given)
+                rows = rows if rows in self.pending else self.pending[0]
+            self.pending.remove(rows)
             if rows is not None:
                 self.step.counted = (self.step.counted or 0) + rows
 
     def evaluate(self):
         if self.pending:
-            self.pending.popleft()
+            self.pending.pop()  # behind what was loaded ahead for training
         if self.step is None:
             return
         if not self.in_tail() and not self.step.worked:
@@ -230,18 +236,7 @@ class Follower(Listener):
         if self.step is None:
             self.open_step()
         self.work()
-        if self.heard:
-            self.quiet = 0
-        elif self.quiet < 6:
-            self.quiet += 1
-            if self.quiet > 1:
-                self.roots.descend()
-        self.heard = False
-        for hook in self.exchanged:
-            hook.backward_begins()
         super().backward_begins()
-
-    exchanged = ()  # DDP's hooks that must know when backward begins
 
     def is_open(self):
         return super().is_open() and self.step is not None
@@ -293,6 +288,17 @@ class Follower(Listener):
             self.step.marks.append((None, stamp, self.processor()))
             self.current = None
             self.ended = self.step
+            self.listen_closer()
+
+    def listen_closer(self):
+        """A step without a forward, though the model is known: it is not called as a whole."""
+        if self.heard:
+            self.quiet = 0
+        elif self.quiet < DEEPEST:
+            self.quiet += 1
+            if self.quiet > 1:
+                self.roots.descend()
+        self.heard = False
 
     # -- Captured graphs
 
@@ -316,6 +322,7 @@ class Follower(Listener):
     def begin_training(self):
         """The first backward or update: models and their wrappers are there."""
         self.started = True
+        hooks.wrap_late()
         self.thread = threading.get_ident()
         self.roots.find()
         self.follow_exchanges()
@@ -332,7 +339,6 @@ class Follower(Listener):
             why = ddp.follow(self.torch, model)
             if why is not None:
                 self.note(why, ["comm_wait", "comm_cpu"])
-        self.exchanged = [hook for hook in map(ddp.followed.get, models) if hook is not None and hook.model is not None]
 
     def meet(self, optimizer):
         """Looks for the models that this optimizer trains, now that it is known."""
@@ -351,7 +357,7 @@ class Follower(Listener):
         self.sharded = any(hasattr(each, "device_mesh") for each in trained)
         if self.sharded and self.on_device:
             self.note("FSDP on a GPU: how long computation waited for exchanges is not told", ["comm_wait"])
-        self.pid = os.getpid()
+        self.pid, self.written_at = os.getpid(), now()
         atexit.register(self.close)
         self.hook_excepthook()
         from multiprocessing import util
@@ -383,39 +389,21 @@ class Follower(Listener):
 
     # -- Writing
 
-    def note(self, text, untold=()):
-        if text not in self.told and not self.off:
-            self.told.add(text)
-            note = {"at": now(), "text": text, **({"untold": list(untold)} if untold else {})}
-            self.notes.append({"note": note})
-            self.untold.update(untold)
-
-    @property
-    def notes(self):
-        return self.__dict__.setdefault("_notes", [])
-
-    @property
-    def untold(self):
-        return self.__dict__.setdefault("_untold", set())
-
     def finish(self, step):
+        self.count(step)
+        super().finish(step)
+
+    def count(self, step):
         if len(self.batches) < FIRST:
             self.batches.append(step.told_examples())
-        self.waiting.append(step)
-        many = 32 if self.headed else FIRST
-        if len(self.waiting) >= many or now() - self.written_at > 1_000_000_000:
-            self.write_known()
 
     def write_steps(self, steps):
         if self.lines is None:
             return
         if not self.headed:
-            self.headed = True
+            self.headed, self.many = True, MANY
             self.lines.head(self.header())
             self.lines.append({"main": {"at": self.main, "pid": self.pid}})
-        for note in self.notes:
-            self.lines.append(note)
-        self.notes.clear()
         super().write_steps(steps)
 
     def header(self):
@@ -466,13 +454,10 @@ class Follower(Listener):
         last = self.ended
         if last is None:
             return
-        if self.current == "eval" and self.until is not None:
-            last.end = self.until
-            if last.marks[-1][0] != "eval":
-                last.marks.append(("eval", *last.marks[-1][1:]))
-        else:
-            last.end = last.marks[-1][1]
+        last.end = last.marks[-1][1]
+        if last.marks[-1][0] == "eval":
+            # It lasted until its last forward ended, or until something else was loaded.
+            last.end = self.step.marks[0][1] if not self.in_tail() else self.until or last.end
         last.counters_after = last.counters_after or (self.counters() if last.sampled else None)
-        if len(self.batches) < FIRST:
-            self.batches.append(last.told_examples())
+        self.count(last)
         self.waiting.append(last)

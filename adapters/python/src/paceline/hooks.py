@@ -3,10 +3,14 @@ or a log; without one, it costs a look at a variable."""
 
 import contextlib
 import functools
+import sys
 import threading
+
+from .sitecustomize import Waiter
 
 listener = None
 installed = False
+before_backward = []  # functions to call, whether somebody listens or not: results depend on them
 
 
 def listen(new):
@@ -43,7 +47,7 @@ class Hook:
 
     def __init__(self, call):
         self.call = call
-        self.__qualname__ = type(self).__qualname__
+        self.__name__ = self.__qualname__ = type(self).__qualname__  # DDP asks its hooks for both
 
     def __call__(self, *args, **kwargs):
         return self.call(*args, **kwargs)
@@ -59,6 +63,8 @@ def wrap_backward(torch):
     @functools.wraps(backward)
     def followed(*args, **kwargs):
         to = listener
+        for call in before_backward:
+            call()
         # A backward within another, as of checkpointed layers, is part of it.
         if to is None or is_compiling() or to.in_backward or to.capturing:
             return backward(*args, **kwargs)
@@ -121,9 +127,8 @@ def wrap_updates(torch):
     optimizers.register_optimizer_step_post_hook(ended)
 
     # A scaler leaves the optimizer out where a gradient is not finite: a step all the same.
-    from torch.amp import grad_scaler
-
-    step = grad_scaler.GradScaler.step
+    scaler = (torch.amp if hasattr(torch.amp, "GradScaler") else torch.cuda.amp).GradScaler
+    step = scaler.step
 
     @functools.wraps(step)
     def scaled(self, optimizer, *args, **kwargs):
@@ -136,7 +141,7 @@ def wrap_updates(torch):
         finally:
             to.update_ended(optimizer)
 
-    grad_scaler.GradScaler.step = scaled
+    scaler.step = scaled
 
 
 def pausing(name, function):
@@ -151,28 +156,35 @@ def pausing(name, function):
         finally:
             to.pause_ended(name)
 
+    followed.pauses = True
     return followed
+
+
+SAVERS = {
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "save_state_dict"),
+    "torch.distributed.checkpoint": ("save", "save_state_dict"),
+    "safetensors.torch": ("save_file", "save_model"),
+}
 
 
 def wrap_checkpoints(torch):
     torch.save = torch.serialization.save = pausing("checkpoint", torch.save)
-    when_imported("torch.distributed.checkpoint.state_dict_saver", functools.partial(wrap_functions, ("save", "save_state_dict")))
-    when_imported("torch.distributed.checkpoint", functools.partial(wrap_functions, ("save", "save_state_dict")))
-    when_imported("safetensors.torch", functools.partial(wrap_functions, ("save_file", "save_model")))
+    for name in SAVERS:
+        Waiter.wait(name, wrap_savers)
 
 
-def wrap_functions(names, module):
-    for name in names:
+def wrap_savers(module):
+    for name in SAVERS[module.__name__]:
         function = getattr(module, name, None)
-        if function is not None and not hasattr(function, "__wrapped__"):
+        if function is not None and not getattr(function, "pauses", False):
             setattr(module, name, pausing("checkpoint", function))
 
 
-def when_imported(name, change):
-    """Changes a module as soon as somebody imports it."""
-    from .sitecustomize import Waiter
-
-    Waiter.wait(name, change)
+def wrap_late():
+    """Modules that were being imported, and not complete, when they should have been wrapped."""
+    for name in SAVERS:
+        if name in sys.modules:
+            wrap_savers(sys.modules[name])
 
 
 def wrap_graphs(torch):

@@ -2,7 +2,6 @@
 
 from .clock import CudaClock
 from .recorder import Recorder, guarded
-from .step import PAUSES
 
 
 class Listener(Recorder):
@@ -42,10 +41,13 @@ class Listener(Recorder):
             self.begin_forward()
 
     def begin_forward(self):
-        if self.updating is not None and self.current == "update" and self.step.marks[-1][0] == "update":
-            # The optimizer calls a closure first, with forward and backward in it: no update yet.
-            self.step.marks[-1] = (None, *self.step.marks[-1][1:])
+        self.forget_update()
         self.auto("forward")
+
+    def forget_update(self):
+        """An optimizer that calls a closure first, with forward and backward in it, has updated nothing yet."""
+        if self.updating is not None and self.current == "update" and self.step.marks[-1][0] == "update":
+            self.step.marks[-1] = (None, *self.step.marks[-1][1:])
 
     @guarded
     def forward_ended(self, module):
@@ -57,7 +59,7 @@ class Listener(Recorder):
     def backward_begins(self):
         if self.is_open() and not self.pausing():
             self.in_backward = True
-            self.begin_forward() if self.updating is not None and self.current == "update" else None
+            self.forget_update()
             self.auto("backward")
 
     @guarded
@@ -116,7 +118,7 @@ class Listener(Recorder):
             self.leave(before)
 
     def leave(self, before):
-        self.mark(before if before in PAUSES or not self.torch or before in ("forward", "backward", "update") else None)
+        self.mark(before)
 
     # -- Exchanges outside of DDP
 

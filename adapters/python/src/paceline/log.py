@@ -116,11 +116,6 @@ class Log(Listener):
             self.roots = Roots(self.torch)
         self.roots.hook(model)
 
-    def backward_begins(self):
-        for hook in list(ddp.followed.values()):
-            hook.backward_begins()
-        super().backward_begins()
-
     # -- What the script says
 
     def steps(self, batches):

@@ -8,7 +8,7 @@ from collections import deque
 
 from . import scheduling
 from .clock import CAUGHT_UP, CudaClock, HostClock, now
-from .files import warn
+from .files import to_line, warn
 from .machine import peak_resident
 from .step import COMPUTING, PAUSES, Exchange, busy, overlapped, starved, step_line, tile
 
@@ -36,12 +36,13 @@ class Recorder:
         self.off, self.closed, self.rank = False, False, 0
         self.clock, self.processor = HostClock(), time.thread_time_ns
         self.lines, self.scheduler = None, None
-        self.step, self.waiting, self.written_at = None, deque(), now()
+        self.step, self.waiting, self.written_at, self.many = None, deque(), now(), MANY
         self.named, self.current = [], None  # phases that somebody named, and the one that time goes to now
         self.in_backward, self.updating, self.capturing = False, None, None
         self.thread = threading.get_ident()
         self.batch = None
-        self.told = set()  # notes
+        self.told, self.notes = set(), []  # texts of notes, and those that are not written yet
+        self.untold = set()  # phases that cannot be told
 
     def give_up(self, error):
         self.off = True
@@ -53,10 +54,8 @@ class Recorder:
         if text in self.told or self.off:
             return
         self.told.add(text)
-        note = {"at": now(), "text": text}
-        if untold:
-            note["untold"] = list(untold)
-        self.write_event({"note": note})
+        self.untold.update(untold)
+        self.notes.append({"note": {"at": now(), "text": text, **({"untold": list(untold)} if untold else {})}})
 
     def use_device(self, torch, parameters):
         """The device keeps the time if the parameters are there."""
@@ -107,14 +106,11 @@ class Recorder:
 
     # -- Writing
 
-    def write_event(self, event):
-        self.lines.append(event)
-
     def finish(self, step):
         """A step whose end is set."""
         self.waiting.append(step)
         # Many at a time: what is written seldom costs little. A device has passed most of them by then.
-        if len(self.waiting) >= MANY or now() - self.written_at > SELDOM:
+        if len(self.waiting) >= self.many or now() - self.written_at > SELDOM:
             self.write_known()
 
     def write_known(self):
@@ -126,6 +122,8 @@ class Recorder:
 
     def write_steps(self, steps):
         """Writes finished steps, all at once."""
+        self.lines.held += map(to_line, self.notes)
+        self.notes.clear()
         losses = iter(self.clock.numbers([loss for step in steps for loss in step.losses]))
         for step in steps:
             step.losses = [next(losses) for _ in step.losses]

@@ -6,7 +6,7 @@ import time
 
 from .clock import now
 
-SELDOM = 10_000_000  # ns between two looks at the other threads, which cost microseconds each
+SELDOM = 50_000_000  # ns between two looks at the other threads, which cost microseconds each
 # Where the rest of the waiting for a core was, behind computation: as Paceline's own workers book it.
 UNMEASURED = ("comm_wait", "load", "eval", "checkpoint", "update")
 MEASURED = ("forward", "backward", "compute", "update")

@@ -416,7 +416,9 @@ fn cases() -> impl Iterator<Item = Case> {
             engine: Some(engine.into()),
             update: update.map(Into::into),
             global_batch,
-            settings: [(name, value), ("device", engine)].map(|(name, value)| (name.into(), value.into())).into(),
+            settings: [(name, value), ("device", engine)]
+                .map(|(name, value)| (name.into(), value.into()))
+                .into(),
             ..Case::default()
         })
     })

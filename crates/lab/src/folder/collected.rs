@@ -40,7 +40,11 @@ pub struct Placed {
 
 impl StudyFolder {
     /// Puts a run that was followed into the study of its folder, which `study` becomes if there is none.
-    pub fn collect(path: &Path, study: &Study, run: &Followed<'_>) -> Result<(Self, Study, Placed), LabError> {
+    pub fn collect(
+        path: &Path,
+        study: &Study,
+        run: &Followed<'_>,
+    ) -> Result<(Self, Study, Placed), LabError> {
         let mut folder = Self { path: path.into(), lock: None, study: None };
         folder.lock_patiently()?;
         let mut study = match Self::open(path) {
@@ -52,14 +56,14 @@ impl StudyFolder {
         let is_same =
             |planned: &Planned| Case { threads: run.case.threads, ..planned.case.clone() } == run.case;
         let place = study.cases.iter().find(|planned| is_same(planned)).map(|planned| planned.place);
-        let held = study.cases.iter().find(|planned| is_same(planned) && planned.repeat == run.repeat).cloned();
+        let held =
+            study.cases.iter().find(|planned| is_same(planned) && planned.repeat == run.repeat).cloned();
         let joined = held.filter(|planned| folder.is_other_part(planned, run));
         let name = match &joined {
             Some(planned) => planned.folder.clone(),
             None => {
-                let replaced = |planned: &Planned| {
-                    is_same(planned) && (run.repeat == 1 || planned.repeat == run.repeat)
-                };
+                let replaced =
+                    |planned: &Planned| is_same(planned) && (run.repeat == 1 || planned.repeat == run.repeat);
                 for planned in study.cases.iter().filter(|planned| replaced(planned)) {
                     folder.remove_followed(planned)?;
                 }
@@ -105,10 +109,12 @@ impl StudyFolder {
             return false;
         }
         let firsts = (0..planned.case.workers).map(Rank);
-        let launchers = firsts.filter_map(|first| LauncherLog::read_file(&there.join(launcher_file(first))).ok());
-        let own = run.ranks.first().and_then(|&first| {
-            span(&LauncherLog::read_file(&run.from.join(launcher_file(first))).ok()?)
-        });
+        let launchers =
+            firsts.filter_map(|first| LauncherLog::read_file(&there.join(launcher_file(first))).ok());
+        let own = run
+            .ranks
+            .first()
+            .and_then(|&first| span(&LauncherLog::read_file(&run.from.join(launcher_file(first))).ok()?));
         let overlaps = |other: (i128, i128)| own.is_some_and(|own| own.0 <= other.1 && other.0 <= own.1);
         launchers.filter_map(|launcher| span(&launcher)).any(overlaps)
     }

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{ArrivalRecord, BucketRecord, ClockReading, Nanos, Phase, PhaseTimes, Scheduling, StepRecord};
+use paceline_record::{
+    ArrivalRecord, BucketRecord, ClockReading, Nanos, Phase, PhaseTimes, Scheduling, StepRecord,
+};
 
 /// Two readings are used together if they are this many times as far apart as they are uncertain: the rate of the clock is then known to
 /// one part in as many.

@@ -4,7 +4,7 @@ use super::markup::Tag;
 use super::{figures, section};
 use crate::section::{Section, Topic};
 use crate::training::trainings;
-use crate::{CaseReport, Explained, Report, Status};
+use crate::{CaseReport, Explained, Report};
 
 /// More groups than these get an index.
 const LISTED: usize = 3;

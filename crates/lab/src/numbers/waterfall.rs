@@ -291,21 +291,31 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
 /// Compares the cost on N workers with that on one; `None` unless both are known per example.
 pub fn waterfall(many: &Cost, one: &Cost) -> Option<Waterfall> {
     let alike = many.unit == Unit::Example && one.unit == Unit::Example;
+    let has = |cost: &Cost, cause: Cause| cost.parts.iter().any(|part| part.cause == cause);
+    // What one side cannot tell is in its `other`, and there the other side's belongs, too.
+    let untold: f64 = one.parts.iter().filter(|part| !has(many, part.cause)).map(|part| part.seconds).sum();
     let difference = |many: &Part| {
-        let one = one.parts.iter().find(|one| one.cause == many.cause)?;
+        let none = Part { cause: many.cause, seconds: 0.0, lo: None, hi: None };
+        let mut one = one.parts.iter().copied().find(|one| one.cause == many.cause).unwrap_or(none);
+        if many.cause == Cause::Other {
+            [Some(&mut one.seconds), one.lo.as_mut(), one.hi.as_mut()]
+                .into_iter()
+                .flatten()
+                .for_each(|seconds| *seconds += untold);
+        }
         let seconds = many.seconds - one.seconds;
         let reach = |a: Option<f64>, b: Option<f64>| Some((a? - many.seconds).hypot(b? - one.seconds));
-        Some(Part {
+        Part {
             cause: many.cause,
             seconds,
             lo: reach(many.lo, one.hi).map(|below| seconds - below),
             hi: reach(many.hi, one.lo).map(|above| seconds + above),
-        })
+        }
     };
     alike.then(|| Waterfall {
         workers: many.workers,
         from_s: one.seconds,
         to_s: many.seconds,
-        parts: many.parts.iter().filter_map(difference).collect(),
+        parts: many.parts.iter().map(difference).collect(),
     })
 }

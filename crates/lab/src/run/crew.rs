@@ -111,7 +111,8 @@ impl Crew {
         for log in &mut self.ranks {
             if let Some(clock) = self.clocks.get(&log.header.who()) {
                 let who = log.header.who();
-                let far = || contradiction(format!("{who} has moments that no reading of its clock is near to"));
+                let far =
+                    || contradiction(format!("{who} has moments that no reading of its clock is near to"));
                 machines::set(log, clock).ok_or_else(far)?;
             }
         }

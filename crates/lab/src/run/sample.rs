@@ -20,7 +20,7 @@ pub(super) fn fill(steps: &mut [StepRecord]) {
         .chain(ALWAYS)
         .collect();
     let measured: Vec<usize> = (0..steps.len()).filter(|&at| steps[at].sampled).collect();
-    let mut after = 0;
+    let mut after = 0_usize;
     for at in 0..steps.len() {
         if steps[at].sampled {
             after += 1;
@@ -132,10 +132,10 @@ mod tests {
         steps[3].late_rank = Nanos(0);
         fill(&mut steps);
         // Around them: 80 of forward, 110 of backward, in 200 without the checkpoint.
-        assert_eq!(steps[1].phases.iter().collect::<Vec<_>>(), [
-            (Phase::Forward, Nanos(20)),
-            (Phase::Backward, Nanos(27)),
-        ]);
+        assert_eq!(
+            steps[1].phases.iter().collect::<Vec<_>>(),
+            [(Phase::Forward, Nanos(20)), (Phase::Backward, Nanos(27)),]
+        );
         assert_eq!(steps[2].phases[Phase::Forward], Nanos(40));
         assert_eq!(steps[2].phases[Phase::Checkpoint], Nanos(50), "it was told");
         assert!(!steps[1].sampled && steps[1].starved.is_none() && steps[1].scheduling.is_none());

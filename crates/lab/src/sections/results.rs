@@ -6,7 +6,7 @@ use super::Cases;
 use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::speedup::Interval;
 use crate::words::{self, digits, megabytes, or_dash, range};
-use crate::{CaseReport, Column, Status, Table};
+use crate::{CaseReport, Column, Table};
 
 /// The columns that every table of cases begins with.
 pub fn columns(rest: impl IntoIterator<Item = Column>) -> Table {

@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
-use paceline_record::{ArrivalRecord, BucketRecord, Host, Nanos, Phase, PorterEvent, Rank, StepRecord, Transfer};
+use paceline_record::{
+    ArrivalRecord, BucketRecord, Host, Nanos, Phase, PorterEvent, Rank, StepRecord, Transfer,
+};
 use serde_json::Value;
 
 /// The track of the steps; those of the exchanges follow.

@@ -5,7 +5,7 @@ use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
 use crate::stats::steady::Verdict;
 use crate::training::{RESUMED, trainings};
-use crate::{CaseReport, Explained, Report, Status};
+use crate::{CaseReport, Explained, Report};
 
 /// Most groups that have a line.
 const GROUPS: usize = 4;

@@ -54,7 +54,8 @@ impl Relay {
         const REFUSED: &str = "cannot watch for signals";
         let post: Arc<Mutex<Post>> = Arc::default();
         let ignored = ignored();
-        let heeded = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        let heeded =
+            [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
         let mut signals = SignalsInfo::<WithOrigin>::new(heeded).context(REFUSED)?;
         let shared = post.clone();
         let watch = move || {
@@ -77,7 +78,8 @@ impl Relay {
         *post = Post { command: Some(pid(&child)), asked: None };
         drop(post);
         // It is gone, but its number is not given to another until it has been waited for.
-        while let Err(error) = waitid(WaitId::Pid(pid(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+        while let Err(error) = waitid(WaitId::Pid(pid(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        {
             if error != rustix::io::Errno::INTR {
                 return Err(error.into());
             }

@@ -12,7 +12,24 @@ use tempfile::TempDir;
 /// The files of the package, as they were when this program was built.
 const FILES: &[(&str, &str)] = &[
     ("__init__.py", include_str!("../../python/__init__.py")),
+    ("clock.py", include_str!("../../python/clock.py")),
+    ("collectives.py", include_str!("../../python/collectives.py")),
+    ("ddp.py", include_str!("../../python/ddp.py")),
+    ("files.py", include_str!("../../python/files.py")),
+    ("follow.py", include_str!("../../python/follow.py")),
+    ("hooks.py", include_str!("../../python/hooks.py")),
+    ("lightning.py", include_str!("../../python/lightning.py")),
+    ("listener.py", include_str!("../../python/listener.py")),
+    ("log.py", include_str!("../../python/log.py")),
+    ("machine.py", include_str!("../../python/machine.py")),
+    ("recorder.py", include_str!("../../python/recorder.py")),
+    ("roots.py", include_str!("../../python/roots.py")),
+    ("scheduling.py", include_str!("../../python/scheduling.py")),
     ("sitecustomize.py", include_str!("../../python/sitecustomize.py")),
+    ("step.py", include_str!("../../python/step.py")),
+    ("study.py", include_str!("../../python/study.py")),
+    ("training.py", include_str!("../../python/training.py")),
+    ("transformers.py", include_str!("../../python/transformers.py")),
 ];
 
 /// What Python runs by itself when it starts.

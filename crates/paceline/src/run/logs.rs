@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use paceline_lab::words;
-use paceline_record::log::{LauncherWriter, RankLog, WorkerHeader};
+use paceline_record::log::{LauncherWriter, RankLog, WorkerHeader, rank_file};
 use paceline_record::{Case, Exit, LauncherEvent, LauncherHeader, Load, Nanos, Outcome, Rank, Started};
 
 use super::command::Ended;
 
 /// Names the training in a case's settings where a command has several, one after the other.
 const TRAINING: &str = "training";
+
+/// Most lost ranks that are named.
+const NAMED: usize = 4;
 
 /// The ranks of one training that ran here.
 pub struct Training {
@@ -43,6 +46,12 @@ pub fn read(folder: &Path) -> Result<Vec<Training>> {
     Ok(all.into_iter().filter_map(|(number, folder)| Training::read(folder, number)).collect())
 }
 
+/// Whether a rank began to train, even if it wrote nothing.
+pub fn has_begun(folder: &Path) -> bool {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| name.to_str().is_some_and(|name| name.starts_with("rank-")))
+}
+
 impl Training {
     /// `None` if no rank wrote anything that can be read.
     fn read(folder: PathBuf, number: u32) -> Option<Self> {
@@ -54,6 +63,10 @@ impl Training {
         for rank in names.filter_map(rank).map(Rank) {
             match RankLog::read(&folder, rank) {
                 Ok(log) => drop(ranks.insert(rank, log)),
+                // Whoever is lost within its first steps has written nothing yet.
+                Err(_) if is_empty(&folder, rank) => {
+                    damaged.push(format!("rank {rank} was lost in its first steps"));
+                }
                 Err(_) => damaged.push(format!("rank {rank} left a log that cannot be read")),
             }
         }
@@ -80,6 +93,10 @@ impl Training {
         let ends: Option<Vec<Nanos>> = self.ranks.values().map(|log| log.done).collect();
         ends?.into_iter().max()
     }
+}
+
+fn is_empty(folder: &Path, rank: Rank) -> bool {
+    fs::metadata(folder.join(rank_file(rank))).is_ok_and(|file| file.len() == 0)
 }
 
 /// When each training ran, and how it ended.
@@ -111,18 +128,23 @@ pub fn courses(trainings: &[Training], ended: &Ended) -> Vec<Course> {
 
 /// How a training ended that ended with its command.
 fn judge(training: &Training, ended: &Ended) -> (Outcome, Option<String>) {
-    let lost: Vec<String> = training
+    let mut lost: Vec<String> = training
         .ranks
         .iter()
         .filter(|(_, log)| log.done.is_none())
-        .map(|(rank, log)| format!("rank {rank} was lost after {} logged steps", log.steps.len()))
+        .map(|(rank, log)| format!("rank {rank} failed or was killed after {} logged steps", log.steps.len()))
         .collect();
+    let more = lost.len().saturating_sub(NAMED);
+    lost.truncate(NAMED);
+    lost.extend((more > 0).then(|| format!("and so were {more} more")));
     let how = match (ended.exit, ended.asked) {
         (Exit::Code(0), _) => None,
         (_, Some(signal)) => Some((Outcome::Interrupted, format!("stopped by {}", Exit::Signal(signal)))),
         (Exit::Signal(2), None) => Some((Outcome::Interrupted, format!("stopped by {}", ended.exit))),
         (Exit::Code(_), None) => Some((Outcome::Failed, format!("the command ended with {}", ended.exit))),
-        (Exit::Signal(_), None) => Some((Outcome::Failed, format!("the command was ended by {}", ended.exit))),
+        (Exit::Signal(_), None) => {
+            Some((Outcome::Failed, format!("the command was ended by {}", ended.exit)))
+        }
     };
     let told = lost.into_iter().chain(training.damaged.iter().cloned());
     match how {
@@ -133,7 +155,7 @@ fn judge(training: &Training, ended: &Ended) -> (Outcome, Option<String>) {
                 true => (Outcome::Done, None),
                 false => (
                     Outcome::Failed,
-                    Some(format!("{}: it was killed, or left Python by os._exit", told.join("; "))),
+                    Some(format!("{}, although the command ended with exit code 0", told.join("; "))),
                 ),
             }
         }
@@ -155,7 +177,8 @@ pub struct Surroundings {
 pub fn write_launcher(training: &Training, course: &Course, around: Surroundings) -> Result<()> {
     let Surroundings { exit, started, load } = around;
     let first = *training.ranks.keys().next().context("a training has a rank")?;
-    let header = LauncherHeader { started: Some(started), load, ..LauncherHeader::new(training.case.clone()) };
+    let header =
+        LauncherHeader { started: Some(started), load, ..LauncherHeader::new(training.case.clone()) };
     let mut log = LauncherWriter::create_of_machine(&training.folder, first, &header)?;
     for &rank in training.ranks.keys() {
         log.append(&LauncherEvent::Spawn { rank, at: course.spawn })?;

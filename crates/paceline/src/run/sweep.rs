@@ -90,7 +90,10 @@ mod tests {
     fn every_starter_is_told_its_number_in_its_own_way() {
         for (command, expected) in [
             ("torchrun --nproc-per-node 2 train.py -n 5", "torchrun --nproc-per-node 4 train.py -n 5"),
-            ("/opt/bin/torchrun --nproc_per_node=gpu train.py", "/opt/bin/torchrun --nproc_per_node=4 train.py"),
+            (
+                "/opt/bin/torchrun --nproc_per_node=gpu train.py",
+                "/opt/bin/torchrun --nproc_per_node=4 train.py",
+            ),
             (
                 "python -m torch.distributed.run --nnodes 1 --nproc-per-node=2 train.py",
                 "python -m torch.distributed.run --nnodes 1 --nproc-per-node=4 train.py",

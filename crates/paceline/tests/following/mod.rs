@@ -81,7 +81,10 @@ impl Place {
     /// Everything in the folder but the script.
     pub fn left(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.path()).expect("the folder").flatten();
-        entries.map(|entry| entry.file_name().into_string().expect("a name")).filter(|name| name != "train.sh").collect()
+        entries
+            .map(|entry| entry.file_name().into_string().expect("a name"))
+            .filter(|name| name != "train.sh")
+            .collect()
     }
 }
 
