@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the log costs: the example's step with and without it, in turns, on the same workers.
+"""What following costs: a step that is followed and one that is not, in turns, in the same processes.
 
-    PYTHONPATH=adapters/python python adapters/overhead.py --workers 2 --rounds 20 --steps 10
+    python adapters/overhead.py --workers 2 --rounds 20 --steps 10
 
 Prints the median time of a step in both forms on rank 0, and the median ratio of neighbouring rounds with the range of
 its middle half, by the clock and in processor time. Run it on a machine that does nothing else; where something does, the
-fastest rounds of each say more. `--network linear --batch 1 --workers 1` is a step of next to nothing: what the log costs
-a step shows in microseconds. `--device cuda` takes one GPU a worker, over NCCL.
+fastest rounds of each say more. `--network linear --batch 1 --workers 1` is a step of next to nothing: what following costs
+a step shows in microseconds. `--sample 10` measures every tenth step. `--device cuda` takes one GPU a worker, over NCCL.
 """
 
 import argparse
@@ -17,47 +17,49 @@ import sys
 import tempfile
 import time
 
+ADAPTERS = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(ADAPTERS, "python", "src"), os.path.join(os.path.dirname(ADAPTERS), "examples")]
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import paceline_log
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples"))
+from paceline import hooks
+from paceline.follow import Follower
 from pytorch_ddp import free_port, network
 
 
 class Training:
-    def __init__(self, args, device, log=None):
+    def __init__(self, args, device, follower=None):
         torch.manual_seed(0)
         net = network() if args.network == "convnet" else nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
         self.model = DistributedDataParallel(net.to(device))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.batch = torch.randn(args.batch, 3, 32, 32, device=device), torch.randint(10, (args.batch,), device=device)
-        self.device, self.log = device, log
-        if log:
-            log.watch(self.model, self.optimizer)
+        images, labels = torch.randn(args.batch, 3, 32, 32), torch.randint(10, (args.batch,))
+        self.data = [(images.to(device), labels.to(device))] * args.steps
+        self.device, self.follower = device, follower
 
-    def run(self, steps):
+    def run(self):
         """Seconds a step, by the clock and of this process's cores."""
-        batches = [self.batch] * steps
         followed = torch.autograd.backward
-        if not self.log:
+        if self.follower is None:
             torch.autograd.backward = getattr(followed, "__wrapped__", followed)
+        hooks.listen(self.follower)
+        loader = torch.utils.data.DataLoader(self.data, batch_size=None)
         self.settle()
         begin, cpu = time.perf_counter(), time.process_time()
-        for images, labels in self.log.steps(batches) if self.log else batches:
+        for images, labels in loader:
             self.optimizer.zero_grad()
             loss = nn.functional.cross_entropy(self.model(images), labels)
             loss.backward()
             self.optimizer.step()
-            if self.log:
-                self.log.result(loss)
         self.settle()
+        told = (time.perf_counter() - begin) / len(self.data), (time.process_time() - cpu) / len(self.data)
+        hooks.listen(None)
         torch.autograd.backward = followed
-        return (time.perf_counter() - begin) / steps, (time.process_time() - cpu) / steps
+        return told
 
     def settle(self):
         if self.device.type == "cuda":
@@ -72,30 +74,37 @@ def work(rank, port, args, folder):
     if args.device == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo", rank=rank, world_size=args.workers)
-    with paceline_log.Log(folder, "convnet", batch=args.batch) as log:
-        plain, logged = Training(args, device), Training(args, device, log)
-        plain.run(3), logged.run(3)
-        times = []
-        for number in range(args.rounds):
-            order = [plain, logged] if number % 2 else [logged, plain]
-            seconds = {each: each.run(args.steps) for each in order}
-            times.append((seconds[plain], seconds[logged]))
-        dist.destroy_process_group()
+    hooks.install(torch)
+    follower = Follower(torch, {"out": folder, "sample": args.sample})
+    # In this order: the follower looks for models, and must find its own alone.
+    followed = Training(args, device, follower)
+    followed.run()
+    plain = Training(args, device)
+    plain.run(), followed.run()
+    times = []
+    for number in range(args.rounds):
+        order = [plain, followed] if number % 2 else [followed, plain]
+        seconds = {each: each.run() for each in order}
+        times.append((seconds[plain], seconds[followed]))
+    if follower.off:
+        sys.exit("the follower gave up")
+    follower.close()
+    dist.destroy_process_group()
     if rank == 0:
-        about = {key: getattr(args, key) for key in ("device", "network", "workers", "batch", "rounds", "steps")}
+        about = {key: getattr(args, key) for key in ("device", "network", "workers", "batch", "rounds", "steps", "sample")}
         print(json.dumps({**about, "torch": torch.__version__, "wall": compare(times, 0), "cpu": compare(times, 1)}))
 
 
 def compare(times, clock):
-    pairs = [(plain[clock], logged[clock]) for plain, logged in times]
-    ratios = sorted(logged / plain for plain, logged in pairs)
+    pairs = [(plain[clock], followed[clock]) for plain, followed in times]
+    ratios = sorted(followed / plain for plain, followed in pairs)
     quarter = len(ratios) // 4
-    plain_ms, logged_ms = (1e3 * statistics.median(each) for each in zip(*pairs))
+    plain_ms, followed_ms = (1e3 * statistics.median(each) for each in zip(*pairs))
     middle = [round(ratio, 4) for ratio in (ratios[quarter], ratios[-1 - quarter])]
     fastest = [1e3 * min(each) for each in zip(*pairs)]
-    costs = sorted(1e6 * (logged - plain) for plain, logged in pairs)
+    costs = sorted(1e6 * (followed - plain) for plain, followed in pairs)
     cost = {"cost_us": round(statistics.median(costs), 1), "cost_us_middle_half": [round(costs[quarter], 1), round(costs[-1 - quarter], 1)]}
-    return {**cost, "plain_ms": plain_ms, "logged_ms": logged_ms, "ratio": statistics.median(ratios), "middle_half": middle,
+    return {**cost, "plain_ms": plain_ms, "followed_ms": followed_ms, "ratio": statistics.median(ratios), "middle_half": middle,
             "fastest_ms": fastest, "fastest_ratio": fastest[1] / fastest[0]}
 
 
@@ -107,6 +116,7 @@ def main():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=10, help="in each round (10)")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="measure every Nth step (1)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(work, (free_port(), args, folder), args.workers)

@@ -1,23 +1,19 @@
 #!/usr/bin/env python3
-"""A small convolutional network under PyTorch's DistributedDataParallel, with a run log that Paceline reads.
+"""A small convolutional network under PyTorch's DistributedDataParallel, as one writes it without Paceline in mind.
 
-    pip install torch ./adapters/python
-    python examples/pytorch_ddp.py --workers 1 --out runs/ddp
-    python examples/pytorch_ddp.py --workers 2 --out runs/ddp
-    paceline report runs/ddp
+    paceline run --workers-sweep 1,2 --out runs/ddp -- torchrun --nproc-per-node 1 examples/pytorch_ddp.py
 
-Two CPU workers talk over gloo on this machine (`--device cuda`: one GPU each, over NCCL). The report has both cases, their speed-ups, and where the time of each
-rank went. Under torchrun it does the same; with the adapter as its launcher, start and end are timed too:
+The report has both cases, their speed-up, and where the time of each rank went. CPU workers talk over gloo on this machine
+(`--device cuda`: one GPU each, over NCCL). Without torchrun, `--workers 2` starts two.
 
-    python -m paceline_log run --out runs/ddp -- torchrun --nproc-per-node 2 examples/pytorch_ddp.py
-
-`--sleep-rank 1 --sleep-ms 30` makes one rank late in every step: the report names it.
-The lines that are there for the log end in `# log`.
+`--sleep-rank 1 --sleep-ms 30` makes one rank late in every step: the report names it. The other options plant other causes.
 """
 
 import argparse
+import functools
 import os
 import socket
+import tempfile
 import time
 
 import torch
@@ -25,20 +21,18 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
-import paceline_log  # log
 
-
-def network():
+def network(wide=256):
     def block(inputs, outputs):
         return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
 
     return nn.Sequential(
         *block(3, 32), *block(32, 32), nn.MaxPool2d(2),
         *block(32, 64), *block(64, 64), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * 8 * 8, 256), nn.ReLU(), nn.Linear(256, 10),
+        nn.Flatten(), nn.Linear(64 * 8 * 8, wide), nn.ReLU(), nn.Linear(wide, 10),
     )
 
 
@@ -48,6 +42,16 @@ def pictures(count):
     patterns = torch.randn(10, 3, 32, 32, generator=random)
     labels = torch.randint(10, (count,), generator=random)
     return TensorDataset(torch.randn(count, 3, 32, 32, generator=random) + patterns[labels], labels)
+
+
+def collected(seconds, samples):
+    time.sleep(seconds)
+    return default_collate(samples)
+
+
+def save(model, megabytes):
+    with tempfile.TemporaryFile() as file:
+        torch.save({"model": model.state_dict(), "more": torch.zeros(megabytes * 250_000)}, file)
 
 
 def evaluate(model, data, device):
@@ -63,7 +67,6 @@ def train(args):
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    log = paceline_log.Log(args.out, model="convnet", batch=args.batch, input="32x32", classes=10)  # log
     device = torch.device("cpu")
     if args.device == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
@@ -72,35 +75,32 @@ def train(args):
     dist.init_process_group(backend, rank=rank, world_size=world)
     data = pictures(args.steps_per_epoch * args.batch * world)
     sampler = DistributedSampler(data, num_replicas=world, rank=rank)
-    loader = DataLoader(data, args.batch, sampler=sampler, num_workers=args.loader_workers)
-    model = network().to(device)
+    collate = functools.partial(collected, args.load_ms / 1e3)
+    loader = DataLoader(data, args.batch, sampler=sampler, num_workers=args.loader_workers, collate_fn=collate)
+    model = network(args.wide).to(device)
     if world > 1:
-        model = DistributedDataParallel(model)
+        model = DistributedDataParallel(model, bucket_cap_mb=1024 if args.one_bucket else 25)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
-    log.watch(model, optimizer)  # log
 
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
-        for images, labels in log.steps(loader):  # log
+        for number, (images, labels) in enumerate(loader):
             if rank == args.sleep_rank:
                 time.sleep(args.sleep_ms / 1e3)
-            with log.phase("copy_in"):  # log
-                images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
             optimizer.zero_grad()
             loss = criterion(model(images), labels)
             loss.backward()
             optimizer.step()
-            log.result(loss)  # log
-        with log.phase("eval"):  # log
-            right = evaluate(model, data, device)
+            if args.save_every and number % args.save_every == args.save_every - 1:
+                save(model, args.save_mb)
+        right = evaluate(model, data, device)
         if rank == 0:
             print(f"epoch {epoch}: loss {loss.item():.3f}, {100 * right:.0f} % right", flush=True)
-            with log.phase("checkpoint"):  # log
-                torch.save(model.state_dict(), os.devnull)
+            torch.save(model.state_dict(), os.devnull)
 
     dist.destroy_process_group()
-    log.close()  # log
 
 
 def spawned(rank, port, args):
@@ -117,7 +117,6 @@ def free_port():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2, help="worker processes, unless torchrun starts them (2)")
-    parser.add_argument("--out", default=None, metavar="DIR", help="the study's folder")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default=None, help="gloo on CPUs, nccl on GPUs, unless given")
     parser.add_argument("--batch", type=int, default=64, help="pictures a step of each worker (64)")
@@ -127,6 +126,11 @@ def main():
     parser.add_argument("--loader-workers", type=int, default=0, help="processes of each loader (0)")
     parser.add_argument("--sleep-rank", type=int, default=None, help="a rank that sleeps in every step")
     parser.add_argument("--sleep-ms", type=float, default=30.0)
+    parser.add_argument("--load-ms", type=float, default=0.0, help="that the loader takes for each batch on top")
+    parser.add_argument("--wide", type=int, default=256, help="width of the layer with most of the weights (256)")
+    parser.add_argument("--one-bucket", action="store_true", help="exchange all gradients at once, behind backward")
+    parser.add_argument("--save-every", type=int, default=0, metavar="N", help="a checkpoint every N steps")
+    parser.add_argument("--save-mb", type=int, default=0, help="its size beside the weights")
     args = parser.parse_args()
     if "RANK" in os.environ:  # torchrun's
         return train(args)

@@ -73,12 +73,11 @@ fn measure(path: &Path, rounds: u32) -> Outcome<()> {
         let trace = kineto::read(path)?;
         let seconds = begin.elapsed().as_secs_f64();
         println!(
-            "round {round}: {:.0} MB/s, {:.2} s for {:.0} MB, {} slices, {} names, peak memory {}",
+            "round {round}: {:.0} MB/s, {:.2} s for {:.0} MB, {} slices, peak memory {}",
             plain as f64 / 1e6 / seconds,
             seconds,
             plain as f64 / 1e6,
             trace.slices.len(),
-            trace.names.len(),
             peak_memory(),
         );
         trace.warnings.iter().for_each(|warning| println!("  {warning}"));

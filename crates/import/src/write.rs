@@ -120,7 +120,7 @@ fn write_case(run: &Imported, folder: &Path) -> Result<(), LabError> {
 }
 
 fn write_rank(run: &Imported, rank: &super::ImportedRank, folder: &Path) -> Result<(), LabError> {
-    let header = RankHeader { rank: rank.rank, world: run.case.workers };
+    let header = RankHeader::new(rank.rank, run.case.workers);
     let moment = |moment: Option<Nanos>| moment.unwrap_or_default();
     let mut log = RankWriter::create(folder, &header)?.collecting();
     log.append(&RankEvent::Main { at: moment(rank.steps.first().map(|step| step.begin)), pid: 0 })?;

@@ -11,8 +11,8 @@ use crate::numbers::series::Series;
 use crate::numbers::speedup::Interval;
 use crate::numbers::steady::Records;
 use crate::numbers::{
-    communication, computation, course, dispersion, fixed, hosts, idle, learning, memory, off_core, phases,
-    rate, recovery, series, steady, time, waterfall,
+    communication, computation, course, dispersion, fixed, followed, hosts, idle, learning, memory, off_core,
+    phases, rate, recovery, series, steady, time, waterfall,
 };
 use crate::origin::{Origin, UNKNOWN_RANKS};
 use crate::run::{Waited, add_waits};
@@ -97,6 +97,9 @@ pub struct CaseReport {
     /// Idle time of devices, by cause; `None` where there was none, or no device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_split_s: Option<idle::IdleSplit>,
+    /// Seconds in which devices had nothing to do because their host was late, summed over ranks; `None` where nobody told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starved_s: Option<f64>,
     /// Seconds in which any collective was under way, summed over ranks.
     pub comm_busy_s: Option<f64>,
     /// Fraction of the communication that was hidden behind other work.
@@ -143,6 +146,9 @@ pub struct CaseReport {
     /// What of the hosts is missing from these numbers, in sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_notes: Vec<String>,
+    /// What its ranks say about their own times, and how these were completed, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Where it was imported from, and what its source says beyond its steps; `None` for our own runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
@@ -183,16 +189,22 @@ impl CaseReport {
     /// The numbers of a case from all its repeats, at least one. If no repeat finished, only what is certain is kept:
     /// how far the case got and how long it took.
     pub fn of(repeats: &[Run]) -> Self {
-        let (done, rest): (Vec<&Run>, Vec<&Run>) =
-            repeats.iter().partition(|run| run.status() == Status::Done);
+        let is_done = |run: &&Run| run.status() == Status::Done;
+        let done: Vec<&Run> = repeats.iter().filter(|run| run.is_told()).collect();
+        let rest: Vec<&Run> = repeats.iter().filter(|run| !is_done(run)).collect();
         let running = rest.iter().find(|run| run.status() == Status::Running);
         let unfinished = running.or(rest.first()).copied();
-        let (status, told) = match (&done[..], &unfinished) {
-            ([], Some(run)) => (run.status(), std::slice::from_ref(run)),
-            _ => (Status::Done, &done[..]),
+        let finished = repeats.iter().filter(is_done).count();
+        let status = match unfinished {
+            Some(run) if finished == 0 => run.status(),
+            _ => Status::Done,
+        };
+        let told = match (&done[..], &unfinished) {
+            ([], Some(run)) => std::slice::from_ref(run),
+            _ => &done[..],
         };
         let report = Self {
-            reason: unfinished.map(|run| why(run, done.len(), repeats.len())),
+            reason: unfinished.map(|run| why(run, finished, repeats.len())),
             running: running.map(|run| SoFar::of(run)),
             date: repeats
                 .iter()
@@ -226,7 +238,12 @@ impl CaseReport {
         Self { status, case: case.clone(), ..Self::default() }
     }
 
-    /// Adds the numbers that only finished runs have.
+    /// Whether it has numbers: it finished, or its logs tell where its time went although it did not.
+    pub fn is_told(&self) -> bool {
+        self.repeats > 0
+    }
+
+    /// Adds the numbers that only runs have whose ranks all told theirs.
     fn finished(self, done: &[&Run]) -> Self {
         let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
         let window = done[0].launcher.header.window;
@@ -263,6 +280,8 @@ impl CaseReport {
             ranks,
             comm_wait_split_s: Some(communication.wait),
             idle_split_s: idle::split(done),
+            starved_s: followed::starved(done),
+            notes: followed::notes(done),
             comm_busy_s: Some(communication.busy),
             overlap: communication.overlap,
             communication_fraction: communication.fraction,
@@ -302,6 +321,7 @@ impl CaseReport {
             (report.mean_workers, report.cost) = (None, None);
             (report.peak_memory_bytes, report.planned_memory_bytes) = (None, None);
         }
+        report.forget_untold(done);
         if window {
             // A window shows nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);
@@ -313,18 +333,39 @@ impl CaseReport {
         report
     }
 
-    /// Records where the case was imported from: what its source does not show becomes unknown.
-    pub(crate) fn imported_from(&mut self, origin: Origin) {
-        let known = |phases: &mut PhaseSeconds| phases.retain(|&phase, _| origin.knows(phase));
+    /// Makes phases unknown that the source of the case cannot tell, and what follows from them.
+    fn forget(&mut self, knows: &dyn Fn(Phase) -> bool) {
+        let known = |phases: &mut PhaseSeconds| phases.retain(|&phase, _| knows(phase));
         self.phases_s.iter_mut().for_each(known);
         self.ranks.iter_mut().flatten().for_each(|rank| known(&mut rank.phases_s));
-        if !origin.knows(Phase::CommWait) {
+        if !knows(Phase::CommWait) {
             (self.comm_wait_split_s, self.comm_busy_s, self.communication_fraction) = (None, None, None);
             (self.overlap, self.communication_ratio, self.straggler) = (None, None, None);
         }
-        if ![Phase::Forward, Phase::Backward, Phase::Compute].into_iter().any(|phase| origin.knows(phase)) {
+        if ![Phase::Forward, Phase::Backward, Phase::Compute].into_iter().any(knows) {
             (self.communication_ratio, self.computation_s) = (None, None);
         }
+    }
+
+    /// Makes phases unknown that the ranks said they could not tell, and did not.
+    fn forget_untold(&mut self, done: &[&Run]) {
+        let untold = followed::untold(done);
+        if untold.is_empty() {
+            return;
+        }
+        let knows = |phase: Phase| !untold.contains(&phase);
+        self.forget(&knows);
+        if let Some(cost) = &mut self.cost {
+            cost.parts.retain(|part| part.cause.is_known(&knows));
+        }
+        if !knows(Phase::Forward) || !knows(Phase::Backward) {
+            self.median_computation_s = None;
+        }
+    }
+
+    /// Records where the case was imported from: what its source does not show becomes unknown.
+    pub(crate) fn imported_from(&mut self, origin: Origin) {
+        self.forget(&|phase| origin.knows(phase));
         // The numbers of a log are in the report already.
         self.origin = Some(Origin { progress: None, ..origin });
     }
@@ -337,7 +378,7 @@ impl CaseReport {
 
     /// Whether it finished but only a window of it is known.
     pub(crate) fn is_window(&self) -> bool {
-        self.status == Status::Done && self.total_s.is_none()
+        self.is_told() && self.total_s.is_none()
     }
 
     /// Exposed communication of all ranks, in seconds. If waiting is known but work on the host is not, that work counts as zero.

@@ -27,7 +27,7 @@ const MEASURED: &str = "\
 const EXCHANGED: &str = "\
     off_core_s=off_core/seconds comm_wait_late_rank_s=comm_wait_split_s/late_rank \
     comm_wait_transfer_s=comm_wait_split_s/transfer comm_busy_s overlap communication_share communication_ratio \
-    computation_s cost_s=cost/seconds";
+    computation_s starved_s cost_s=cost/seconds";
 
 /// Columns of memory, steps, ranks, learning and members, after those of the causes.
 const REST: &str = "\

@@ -22,7 +22,7 @@ use crate::numbers::fixed;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::origin::Origin;
 use crate::report::Explained;
-use crate::{CaseReport, Status, Study, words};
+use crate::{CaseReport, Study, words};
 
 /// A cause is reported if it takes at least this fraction of the workers' time: less than 5 %, so that one that takes 5 % is, whatever
 /// noise makes of it.
@@ -51,6 +51,8 @@ pub enum Kind {
     Computation,
     /// Devices are idle.
     Idle,
+    /// Devices have nothing to do because their host is late, in whatever phase.
+    Starved,
     /// Ranks wait for data.
     Input,
     /// Communication is exposed: computation does not hide it.
@@ -119,7 +121,7 @@ pub struct Finding {
 pub(crate) fn find(study: &Study, cases: &[CaseReport], explained: &[Explained]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for group in explained {
-        let done = group.cases.iter().filter(|&&place| cases[place].status == Status::Done);
+        let done = group.cases.iter().filter(|&&place| cases[place].is_told());
         let one = done.clone().map(|&place| &cases[place]).find(|case| case.case.workers == 1);
         let members: Vec<Member<'_>> =
             done.map(|&place| Member { place, case: &cases[place], one, cases, group, study }).collect();
@@ -149,6 +151,7 @@ impl Kind {
             Self::OffCore
                 | Self::Computation
                 | Self::Idle
+                | Self::Starved
                 | Self::Input
                 | Self::Communication
                 | Self::Stragglers
@@ -195,6 +198,7 @@ impl Member<'_> {
             self.off_core(),
             self.computation(),
             self.idle(),
+            self.starved(),
             self.input(),
             self.communication(),
             self.stragglers(),
@@ -402,13 +406,20 @@ impl Member<'_> {
         if loss.fraction < NOTABLE {
             return None;
         }
-        let text = format!(
+        let mut text = format!(
             "with {}, each rank computes {:.0} % longer per image than one worker alone ({:.1} worker-seconds)",
             self.worker_count(),
             100.0 * slower,
             loss.seconds
         );
-        let advice = self.program().computation(&self.case.case);
+        let threads = self.case.case.threads.zip(one.case.threads).filter(|(own, one)| own < one);
+        let advice = match threads {
+            Some((own, one)) => {
+                text.push_str(&format!(", which had {}; each of these has {own}", words::threads(one)));
+                self.program().fewer_threads()
+            }
+            None => self.program().computation(&self.case.case),
+        };
         Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))
     }
 
@@ -442,6 +453,15 @@ impl Member<'_> {
         Some(self.finding(Kind::Idle, text, advice.into(), Some(loss)))
     }
 
+    /// A device that its host keeps waiting. The time is part of other phases.
+    fn starved(&self) -> Option<Finding> {
+        let seconds = self.case.starved_s?;
+        let loss = Loss { seconds, fraction: seconds / (self.workers() * self.case.total_s?) };
+        let text = self.spends("with a device that waits for its host to launch work", loss);
+        let advice = self.program().late_host();
+        (loss.fraction >= NOTABLE).then(|| self.finding(Kind::Starved, text, advice.into(), Some(loss)))
+    }
+
     fn update(&self) -> Option<Finding> {
         let grown = self.growth(Cause::Update).filter(|loss| loss.fraction >= NOTABLE);
         let large = self.loss_from(NOTABLE_UPDATE, Cause::Update);
@@ -453,7 +473,9 @@ impl Member<'_> {
     }
 
     fn diverged(&self) -> Option<Finding> {
-        let known = self.case.loss_first.is_some() && self.case.loss_last.is_none();
+        // Who follows from outside does not see every loss.
+        let seen = self.program() != Program::Followed;
+        let known = seen && self.case.loss_first.is_some() && self.case.loss_last.is_none();
         known.then(|| {
             let text = format!(
                 "training with {} diverged: the loss is a number in the first step but not in the last",
@@ -472,8 +494,10 @@ impl Member<'_> {
                 words::threads(threads),
                 words::cores(cores)
             );
-            let advice =
-                format!("its times measure contention for cores: keep workers times threads within {cores}");
+            let set = if self.program().is_pytorch() { " (OMP_NUM_THREADS)" } else { "" };
+            let advice = format!(
+                "its times measure contention for cores: keep workers times threads{set} within {cores}"
+            );
             self.finding(Kind::Crowded, text, advice, None)
         })
     }

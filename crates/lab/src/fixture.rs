@@ -147,12 +147,14 @@ impl Plan {
         };
         let steps: Vec<StepRecord> = scale.iter().enumerate().map(step).collect();
         RankLog {
-            header: WorkerHeader::Rank(RankHeader { rank: Rank(rank), world: self.workers }),
+            header: WorkerHeader::Rank(RankHeader::new(Rank(rank), self.workers)),
             main: Some(ms(self.launch)),
             planned: Some(Bytes(100_000_000)),
             evaluations: if rank == 0 { self.evaluations(&steps) } else { Vec::new() },
             recoveries: Vec::new(),
             faults: Vec::new(),
+            notes: Vec::new(),
+            done: None,
             steps,
             peak_resident: Some(Bytes(110_000_000)),
             shared: Some(Bytes(9_000_000)),

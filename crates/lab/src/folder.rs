@@ -17,8 +17,14 @@ use crate::{
 
 const STUDY: &str = "study.json";
 const REPORT: &str = "report.json";
+/// What numbered folders of studies are called.
+const STUDIES: &str = "study";
 /// The time of each layer, in the folder of a run that was profiled.
 const LAYERS: &str = "layers.json";
+
+mod collected;
+
+pub use self::collected::{Followed, Placed};
 
 /// What to do with a study that is already in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +107,13 @@ impl CaseLogs<'_> {
 impl StudyFolder {
     /// Makes a new folder `study-<number>` in `parent`, with the number after the last.
     pub fn numbered(parent: &Path) -> Result<PathBuf, LabError> {
-        for number in last_number(parent) + 1.. {
-            let path = numbered(parent, number);
+        Self::numbered_as(parent, STUDIES)
+    }
+
+    /// The same with another name than `study`.
+    pub fn numbered_as(parent: &Path, name: &str) -> Result<PathBuf, LabError> {
+        for number in last_number(parent, name) + 1.. {
+            let path = parent.join(format!("{name}-{number}"));
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -119,7 +130,8 @@ impl StudyFolder {
 
     /// The last numbered study in `parent`, if any.
     pub fn latest(parent: &Path) -> Option<PathBuf> {
-        let studies = (1..=last_number(parent)).rev().map(|number| numbered(parent, number));
+        let studies =
+            (1..=last_number(parent, STUDIES)).rev().map(|number| parent.join(format!("{STUDIES}-{number}")));
         studies.into_iter().find(|path| Self::is_study(path))
     }
 
@@ -416,15 +428,11 @@ fn remove(path: &Path, how: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), 
     }
 }
 
-fn numbered(parent: &Path, number: u32) -> PathBuf {
-    parent.join(format!("study-{number}"))
-}
-
-/// The highest number of a numbered folder; 0 if there is none.
-fn last_number(parent: &Path) -> u32 {
+/// The highest number of a folder of this name; 0 if there is none.
+fn last_number(parent: &Path, name: &str) -> u32 {
     let here = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let names = fs::read_dir(here).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("study-")?.parse().ok();
+    let number = |entry: OsString| entry.to_str()?.strip_prefix(name)?.strip_prefix('-')?.parse().ok();
     // A folder with an unreasonably large number is not ours.
     names.filter_map(number).filter(|&number: &u32| number < 1_000_000).max().unwrap_or(0)
 }

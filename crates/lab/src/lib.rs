@@ -38,7 +38,7 @@ pub mod words;
 pub use case::{CaseReport, Straggler};
 pub use error::LabError;
 pub use finding::{Finding, Kind, every_advice};
-pub use folder::{CaseLogs, Held, StudyFolder, write_whole};
+pub use folder::{CaseLogs, Followed, Held, Placed, StudyFolder, write_whole};
 pub use report::{Explained, Key, Report};
 pub use run::Run;
 pub use status::{SoFar, Status};

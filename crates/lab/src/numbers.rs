@@ -5,6 +5,7 @@ pub mod computation;
 pub mod course;
 pub mod dispersion;
 pub mod fixed;
+pub mod followed;
 pub mod hosts;
 pub mod idle;
 pub mod law;

@@ -1,5 +1,7 @@
 //! All cases of a study: the content of `report.json`.
 
+mod scaling;
+
 use paceline_record::Case;
 use serde::Serialize;
 
@@ -8,7 +10,7 @@ use crate::numbers::law::{self, Laws};
 use crate::numbers::speedup::Speedup;
 use crate::numbers::waterfall::{self, Waterfall};
 use crate::training::RESUMED;
-use crate::{CaseReport, Machine, SCHEMA, Status, Study};
+use crate::{CaseReport, Machine, SCHEMA, Study};
 
 /// Every number of a study's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -79,6 +81,7 @@ pub struct Key {
 impl Report {
     /// Compares cases. Speed-ups are relative to the one-worker case of the same study, if there is one.
     pub fn new(study: &Study, mut cases: Vec<CaseReport>) -> Self {
+        scaling::infer(&mut cases);
         let mut explained: Vec<Explained> = Vec::new();
         for members in group(&cases) {
             explained.push(explain(&mut cases, members));
@@ -104,7 +107,7 @@ impl Report {
 fn group(cases: &[CaseReport]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (place, case) in cases.iter().enumerate() {
-        let alike = |group: &&mut Vec<usize>| cases[group[0]].case.same_but_workers(&case.case);
+        let alike = |group: &&mut Vec<usize>| scaling::are_alike(&cases[group[0]].case, &case.case);
         match groups.iter_mut().find(alike) {
             Some(group) => group.push(place),
             None => groups.push(vec![place]),
@@ -117,7 +120,7 @@ fn group(cases: &[CaseReport]) -> Vec<Vec<usize>> {
 }
 
 fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
-    let done = |case: &CaseReport| case.status == Status::Done;
+    let done = CaseReport::is_told;
     let one = members.iter().map(|&place| &cases[place]).find(|case| case.case.workers == 1 && done(case));
     let one = one.cloned();
     let (mut speedups, mut waterfalls) = (Vec::new(), Vec::new());
@@ -135,7 +138,8 @@ fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
     let alike: Vec<&CaseReport> = members.iter().map(|&place| &cases[place]).collect();
     let laws = law::fit(&alike);
     let all: Vec<&Case> = cases.iter().map(|case| &case.case).collect();
-    let key = Key::new(all[members[0]], &all);
+    let mut key = Key::new(all[members[0]], &all);
+    key.threads = key.threads.filter(|_| members.iter().all(|&place| all[place].threads == key.threads));
     Explained { key, cases: members, speedups, waterfalls, laws }
 }
 
@@ -174,7 +178,8 @@ impl Key {
         let mut variant: Vec<String> = resumed.map(|step| format!("from step {step}")).into_iter().collect();
         let settings = case.settings.keys().filter(|name| counts(name)).filter(differs);
         variant.extend(settings.map(|name| format!("{name} {}", case.settings[name])));
-        for (name, of) in VARIANTS.into_iter().filter(|(name, _)| counts(name)) {
+        let tells = |name: &str| name != "threads" || !scaling::is_pytorch(case);
+        for (name, of) in VARIANTS.into_iter().filter(|(name, _)| counts(name) && tells(name)) {
             let value = of(case);
             if all.iter().any(|other| of(other) != value) {
                 variant.extend(value.map(|value| format!("{name} {value}")));

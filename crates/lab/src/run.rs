@@ -1,14 +1,18 @@
 //! The logs of one case, read and checked against each other.
 
+mod arrivals;
 mod crew;
+mod machines;
+mod sample;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
 use paceline_record::{Case, EvalRecord, Nanos, Outcome, Phase, Step, StepRecord, Who};
 
 pub(crate) use self::crew::Crew;
+pub(crate) use self::machines::clocks_of;
 use crate::hosts::{self, Hosts};
 use crate::membership::Membership;
 use crate::stats::Work;
@@ -32,6 +36,8 @@ pub struct Run {
     pub asked: Option<u64>,
     /// Whether its launcher was at work when the logs were read.
     pub is_held: bool,
+    /// Whether it was followed from outside and every rank left its steps behind, however it ended.
+    pub is_whole: bool,
 }
 
 /// Waiting for one rank, summed over the ranks that waited.
@@ -81,12 +87,23 @@ impl Run {
     /// Reads a case's folder.
     pub fn read(folder: &Path) -> Result<Self, LabError> {
         let held = LauncherLog::is_held(folder);
-        let launcher = LauncherLog::read(folder)?;
+        let mut launcher = LauncherLog::read(folder)?;
+        let mut crew = Crew::read(folder, &launcher)?;
+        if launcher.header.host.is_none() {
+            let machines = machines::read(folder)?;
+            crew.complete(folder, &launcher, &machines)?;
+            let far = || LabError::Contradiction {
+                folder: folder.into(),
+                why: "a launcher has moments that no reading of its clock is near to".into(),
+            };
+            machines::join(&mut launcher, machines, &crew.clocks).ok_or_else(far)?;
+            if !crew.clocks.is_empty() {
+                machines::widen(&mut launcher, &crew.ranks);
+            }
+        }
         let outcome = launcher.outcome();
-        let crew = Crew::read(folder, &launcher)?;
         let mut run = match hosts::Told::by(&launcher) {
             Some(told) => {
-                let mut launcher = launcher;
                 // A job is for as many workers on each host as on the first; they may have others.
                 let case = &mut launcher.header.case;
                 case.workers = told.workers().unwrap_or(case.workers);
@@ -96,8 +113,9 @@ impl Run {
         };
         // Who has not said the last word may have begun just after the first look.
         run.is_held = held || LauncherLog::is_held(folder);
-        if outcome == Outcome::Done {
-            run.check_complete(folder)?;
+        match run.check_complete(folder) {
+            Err(error) if outcome == Outcome::Done => return Err(error),
+            checked => run.is_whole = run.is_followed() && checked.is_ok(),
         }
         Ok(run)
     }
@@ -105,7 +123,30 @@ impl Run {
     /// A run with these logs.
     pub(crate) fn new(launcher: LauncherLog, ranks: Vec<RankLog>, waited_for: BTreeMap<Who, Waited>) -> Self {
         let membership = Membership::new(&launcher, &ranks);
-        Self { launcher, ranks, waited_for, membership, hosts: None, asked: None, is_held: false }
+        Self {
+            launcher,
+            ranks,
+            waited_for,
+            membership,
+            hosts: None,
+            asked: None,
+            is_held: false,
+            is_whole: false,
+        }
+    }
+
+    /// Whether its logs tell where its time went.
+    pub fn is_told(&self) -> bool {
+        self.is_whole || self.status() == Status::Done
+    }
+
+    /// Whether its ranks were followed by somebody who knew nothing of the training: nobody can say which steps were asked for.
+    pub fn is_followed(&self) -> bool {
+        let followed = |log: &RankLog| match &log.header {
+            WorkerHeader::Rank(header) => header.case.is_some(),
+            WorkerHeader::Member(_) => false,
+        };
+        !self.ranks.is_empty() && self.ranks.iter().all(followed)
     }
 
     /// How it ended, or that it has not. Of a launcher that is gone without a word nothing good is known.
@@ -128,6 +169,9 @@ impl Run {
     /// A finished run has a span, and all its ranks did the same steps within it.
     fn check_complete(&self, folder: &Path) -> Result<(), LabError> {
         let contradiction = |why: String| LabError::Contradiction { folder: folder.into(), why };
+        if self.membership.is_none() && self.ranks.len() != self.case().workers as usize {
+            return Err(contradiction("the logs of some ranks are missing".into()));
+        }
         let whole = self
             .span()
             .ok_or_else(|| contradiction("the run is finished, but its spawn or reap is missing".into()))?;

@@ -17,7 +17,7 @@ use paceline_record::Case;
 use crate::numbers::recovery::MOST_EVENTS;
 use crate::section::{Block, Medium, Section, Topic};
 use crate::words::{self, megabytes};
-use crate::{CaseReport, Explained, Report, Status};
+use crate::{CaseReport, Explained, Report};
 
 pub use layers::{Rows, layers};
 
@@ -33,6 +33,8 @@ pub fn kind(report: &Report) -> &'static str {
     let workers: BTreeSet<u32> = report.cases.iter().map(|case| case.case.workers).collect();
     match command {
         Some("train") => "Training",
+        Some("run") if workers.len() == 1 && report.cases.len() == 1 => "Training run",
+        Some("run") if workers.len() == 1 => "Training runs",
         Some("import") if report.cases.len() == 1 => "Imported run",
         Some("import") => "Imported runs",
         _ if workers.len() == 1 => "Benchmark",
@@ -43,6 +45,11 @@ pub fn kind(report: &Report) -> &'static str {
 /// Whether the study is a training, whose loss and accuracy come first.
 pub(crate) fn is_training(report: &Report) -> bool {
     report.command.first().is_some_and(|command| command == "train")
+}
+
+/// Whether the study was followed from outside: by `paceline run`.
+pub(crate) fn is_followed(report: &Report) -> bool {
+    report.command.first().is_some_and(|command| command == "run")
 }
 
 /// All sections of a report, in the order in which they are read.
@@ -61,6 +68,7 @@ pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
     }
     let groups = report.explained.iter().enumerate();
     results.extend(groups.filter_map(|(place, group)| why::section(place, group)));
+    results.extend(named(report).filter_map(|(case, name)| ranks(report, case, &name)));
     let found = findings::section(report, medium);
     let judged = match medium {
         Medium::Screen => [verdict(report), Some(found), findings::unfinished(report)],
@@ -116,7 +124,7 @@ impl<'a> Cases<'a> {
     /// Those that finished.
     fn done(&self) -> impl Iterator<Item = (&'a CaseReport, &str)> {
         let all = self.all.iter().map(|(case, label)| (*case, label.as_str()));
-        all.filter(|(case, _)| case.status == Status::Done)
+        all.filter(|(case, _)| case.is_told())
     }
 }
 
@@ -223,6 +231,13 @@ fn members(case: &CaseReport, name: &str, events: usize) -> Option<Section> {
     let table = words::event_table(case, events);
     let section = Section::new(Topic::Case, format!("{name}: members"));
     (!sentences.is_empty() || table.is_some()).then(|| section.list(sentences).tables(table))
+}
+
+/// What the ranks of a case say about their times, and the times of each, if it was followed.
+fn ranks(report: &Report, case: &CaseReport, name: &str) -> Option<Section> {
+    let table = if is_followed(report) { words::rank_table(case) } else { None };
+    let section = Section::new(Topic::Case, format!("{name}: ranks"));
+    (table.is_some() || !case.notes.is_empty()).then(|| section.list(case.notes.clone()).tables(table))
 }
 
 /// What the source of an imported case says beyond its steps.

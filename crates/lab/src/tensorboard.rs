@@ -117,8 +117,11 @@ fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
     if let Some(loss) = steps.iter().rev().find_map(|step| step.loss) {
         summary = summary.value("loss", loss.into());
     }
-    for &phase in phases {
-        let time = mean_ms(sum(&|step| time_of(phase, step)));
+    let measured = steps.iter().filter(|step| step.sampled);
+    let counted: u64 = measured.clone().map(covers).sum();
+    for &phase in phases.iter().filter(|_| counted > 0) {
+        let seconds: f64 = measured.clone().map(|step| time_of(phase, step)).sum();
+        let time = 1e3 * seconds / counted as f64;
         summary = summary.value(&format!("phase/{phase}_ms"), time);
     }
     summary

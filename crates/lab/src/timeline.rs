@@ -76,6 +76,8 @@ struct CaseLog<'a> {
     workers: Vec<Who>,
     /// Who was which rank, where workers come and go.
     places: BTreeMap<(Generation, Member), Rank>,
+    /// The clocks of ranks on other machines than the first.
+    clocks: BTreeMap<Who, Clock>,
     /// What happened to whom, and when.
     marks: Vec<(Who, Nanos, String)>,
     spawns: Vec<(Who, Nanos)>,
@@ -97,6 +99,7 @@ impl<'a> CaseLog<'a> {
             station,
             workers: (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
             places: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             marks: Vec::new(),
             spawns: Vec::new(),
             reaps: Vec::new(),
@@ -124,6 +127,9 @@ impl<'a> CaseLog<'a> {
             case.spawns.iter().map(|&(who, _)| who).filter(|who| matches!(who, Who::Member(_))).collect();
         if !members.is_empty() {
             case.workers = members.into_iter().collect();
+        }
+        if host.is_none() {
+            case.clocks = crate::run::clocks_of(&case.station.folder, world);
         }
         case.first_spawn = case.spawns.iter().map(|&(_, at)| at).min()?;
         case.last_reap = case.reaps.iter().map(|&(_, at)| at).max();
@@ -162,6 +168,12 @@ impl<'a> CaseLog<'a> {
         }
     }
 
+    /// What a worker logged, on one clock.
+    fn events(&self, who: Who) -> Option<impl Iterator<Item = RankEvent> + use<'_>> {
+        let clock = self.clocks.get(&who).unwrap_or(&self.station.clock);
+        read_worker(&self.station.folder, clock, who)
+    }
+
     /// The rank that a worker had in a step, if it is known.
     fn rank_of(&self, who: Who, step: &StepRecord) -> Option<Rank> {
         match who {
@@ -181,7 +193,7 @@ impl<'a> CaseLog<'a> {
 }
 
 /// What a worker logged, on the first host's clock, up to the first event that cannot be read.
-fn read_worker(Station { folder, clock }: &Station, who: Who) -> Option<impl Iterator<Item = RankEvent>> {
+fn read_worker<'a>(folder: &Path, clock: &'a Clock, who: Who) -> Option<impl Iterator<Item = RankEvent> + use<'a>> {
     let mut next_event: Box<dyn FnMut() -> Option<RankEvent>> = match who {
         Who::Rank(rank) => {
             let mut log = RankReader::open(folder, rank).ok()?;
@@ -263,7 +275,7 @@ impl<'a> Track<'a> {
         let mut pen = Pen::default();
         match actor {
             Actor::Worker(who) => {
-                for event in read_worker(&case.station, who)? {
+                for event in case.events(who)? {
                     match event {
                         RankEvent::Main { at, .. } => track.main = Some(at),
                         RankEvent::Step(step) => {
@@ -348,7 +360,7 @@ impl<'a> Track<'a> {
             return Ok(());
         };
         let steps =
-            read_worker(&self.case.station, who).into_iter().flatten().filter_map(|event| match event {
+            self.case.events(who).into_iter().flatten().filter_map(|event| match event {
                 RankEvent::Step(step) => Some(step),
                 _ => None,
             });

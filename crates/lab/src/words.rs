@@ -11,7 +11,7 @@ use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::laws::{Fit, Parameter, Unfit};
 use crate::stats::steady::Verdict;
-use crate::{CaseReport, Explained, Report, Status, Table};
+use crate::{CaseReport, Explained, Report, Table};
 
 pub use self::head::{load, made, notices};
 pub use self::recovery::{event_table, recovery};
@@ -103,12 +103,8 @@ pub fn reconcile(speedup: &Speedup) -> Option<String> {
 
 /// Why the finished cases of a group have no speed-ups; `None` where they have, or where none finished.
 pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> {
-    let mut done = group
-        .cases
-        .iter()
-        .map(|&place| &report.cases[place])
-        .filter(|case| case.status == Status::Done)
-        .peekable();
+    let mut done =
+        group.cases.iter().map(|&place| &report.cases[place]).filter(|case| case.is_told()).peekable();
     if !group.speedups.is_empty() || done.peek().is_none() {
         return None;
     }
@@ -127,7 +123,7 @@ fn is_dark(case: &CaseReport) -> bool {
 
 /// What to say where there are no findings: nothing is known about cases that did not finish.
 pub fn no_findings(report: &Report) -> &'static str {
-    let done = report.cases.iter().filter(|case| case.status == Status::Done).count();
+    let done = report.cases.iter().filter(|case| case.is_told()).count();
     match done {
         0 => "None: no case finished.",
         _ if report.cases.iter().all(is_dark) => "None: what most of the time was spent on is not known.",
@@ -223,7 +219,7 @@ pub fn origin_tables(case: &CaseReport) -> Vec<Table> {
 }
 
 /// Milliseconds per step and phase, one row per rank; `None` with a single rank.
-fn rank_table(case: &CaseReport) -> Option<Table> {
+pub fn rank_table(case: &CaseReport) -> Option<Table> {
     let ranks = case.ranks.as_ref().filter(|ranks| ranks.len() > 1)?;
     let seconds = |rank: &RankPhases, phase: Phase| rank.phases_s.get(&phase).copied();
     let outside = [Phase::Launch, Phase::Init, Phase::Tail];
@@ -284,6 +280,7 @@ pub fn steady(case: &CaseReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Status;
     use crate::fixture::{Plan, report_on};
 
     #[test]
@@ -296,9 +293,9 @@ mod tests {
         }
         assert_eq!(no_findings(&report), "None: what most of the time was spent on is not known.");
         report = report_on(&[1, 2].map(|workers| Plan::calm("resnet50", workers)));
-        report.cases[1].status = Status::Failed;
+        (report.cases[1].status, report.cases[1].repeats) = (Status::Failed, 0);
         assert!(no_findings(&report).starts_with("None in the cases that finished: "));
-        report.cases[0].status = Status::Failed;
+        (report.cases[0].status, report.cases[0].repeats) = (Status::Failed, 0);
         assert_eq!(no_findings(&report), "None: no case finished.");
     }
 

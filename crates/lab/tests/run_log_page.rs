@@ -6,11 +6,11 @@ use std::path::Path;
 
 use paceline_lab::{CaseReport, Machine, Planned, Status, Study, StudyFolder};
 use paceline_record::{
-    BucketRecord, Bytes, Case, ClockReading, EvalRecord, Exit, Expulsion, Faults, Generation, Host,
-    HostChange, HostEvent, HostPlace, HostRoster, LauncherEvent, LauncherHeader, Load, Member, MemberChange,
-    MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes, PorterEvent, PorterHeader, Rank, RankEvent,
-    RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Started, Step, StepRecord, Switches, Transfer,
-    Who, Whole,
+    ArrivalRecord, BucketRecord, Bytes, Case, ClockReading, EvalRecord, Exit, Expulsion, Faults, Generation,
+    Host, HostChange, HostEvent, HostPlace, HostRoster, LauncherEvent, LauncherHeader, Load, Member,
+    MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes, PorterEvent, PorterHeader,
+    Rank, RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Started, Step, StepRecord,
+    Switches, Transfer, Who, Whole,
 };
 use serde_json::Value;
 
@@ -141,6 +141,10 @@ fn everything() -> Vec<Value> {
         cpu: no_time,
         moved: Bytes(0),
     });
+    step.sampled = false;
+    step.starved = Some(Nanos(1));
+    step.arrivals.push(ArrivalRecord { bytes: Bytes(0), begun: no_time, ended: no_time, cpu: no_time });
+    step.waits.push((no_time, no_time));
     let planned = Planned { folder: "case".into(), place: 0, repeat: 1, case: case.clone(), steps: 1 };
     let study = Study {
         schema: paceline_lab::SCHEMA,
@@ -210,7 +214,12 @@ fn everything() -> Vec<Value> {
             }),
             LauncherEvent::Clock(ClockReading { host: peer, at: no_time, offset: 0, within: no_time }),
         ]),
-        serde_json::to_value(RankHeader { rank: Rank(0), world: 1 }),
+        serde_json::to_value(RankHeader {
+            host: Some("a".into()),
+            case: Some(Box::new(case.clone())),
+            untold: vec![Phase::CopyIn],
+            ..RankHeader::new(Rank(0), 1)
+        }),
         serde_json::to_value(LauncherHeader {
             window: true,
             started: Some(Started { at: no_time, unix: no_time }),
@@ -224,6 +233,7 @@ fn everything() -> Vec<Value> {
             RankEvent::Step(step),
             RankEvent::Recovery(recovery(RecoveryPhase::Redo)),
             RankEvent::Fault { at: no_time, step: Step(0), fault: "kill=0@0".into() },
+            RankEvent::Note { at: no_time, text: "a word".into(), untold: vec![Phase::CommWait] },
             done,
         ]),
         serde_json::to_value([

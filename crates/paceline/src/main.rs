@@ -16,6 +16,7 @@ mod models;
 mod outcome;
 mod progress;
 mod report;
+mod run;
 mod screen;
 mod settings;
 mod train;
@@ -49,6 +50,9 @@ enum Command {
     Scale(control::ScaleOptions),
     /// Test a checkpoint on the test pictures of some data
     Eval(eval::Options),
+    /// Run a command that trains with PyTorch, follow its ranks, and report where their time went
+    #[command(args_override_self = true)]
+    Run(run::Options),
     /// Report a study again, or compare several
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         Command::Status(options) => control::status(&options),
         Command::Scale(options) => control::scale(&options),
         Command::Eval(options) => eval::run(&options),
+        Command::Run(options) => run::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Import(options) => import::run(&options),
         Command::Explain(options) => explain::run(&options),
@@ -141,6 +146,16 @@ mod tests {
             }
             assert!(named > 10, "{name}: {named}");
         }
+        let cli = Cli::command();
+        let run = cli.find_subcommand("run").expect("a command");
+        let known: Vec<&str> = run.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let advice = paceline_lab::every_advice("run");
+        let named: Vec<String> = advice.iter().flat_map(|advice| options(advice)).collect();
+        assert!(!named.is_empty() && named.iter().all(|name| known.contains(&name.as_str())), "{named:?}");
+        assert!(
+            advice.iter().all(|advice| !advice.contains("log.phase")),
+            "a script that is followed has no log"
+        );
         let others = paceline_lab::every_advice("import");
         assert!(others.iter().all(|advice| options(advice).is_empty()), "{others:?}");
     }

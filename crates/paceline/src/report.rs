@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use paceline_lab::{Report, Status, Study, StudyFolder, compare, html, terminal, words, write_whole};
+use paceline_lab::{
+    LabError, Report, Status, Study, StudyFolder, compare, html, terminal, words, write_whole,
+};
 
 use crate::outcome::{self, Show, Usage, print, say};
 use crate::screen::screen;
@@ -74,15 +76,21 @@ fn say_unfinished(report: &Report) {
     say(&format!("error: not all of {all} cases are done: {}", named.join(", ")));
 }
 
-/// Analyses a study, writes its report in all forms, and prints it.
-pub fn render(folder: &StudyFolder, study: &Study, show: Show) -> Result<Report> {
+/// Analyses a study and writes TensorBoard's files, whose logs are read once for both; whether these could be written comes back
+/// beside the report.
+pub fn analyse(folder: &StudyFolder, study: &Study) -> (Report, Result<(), LabError>) {
     let mut cases = Vec::new();
     let mut written = Ok(());
     for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
         written = written.and_then(|()| folder.write_tensorboard(&logs));
         cases.push(logs.report());
     }
-    let report = Report::new(study, cases);
+    (Report::new(study, cases), written)
+}
+
+/// Analyses a study, writes its report in all forms, and prints it.
+pub fn render(folder: &StudyFolder, study: &Study, show: Show) -> Result<Report> {
+    let (report, written) = analyse(folder, study);
     // What could be read is shown even where nothing can be written.
     print_report(&report, show)?;
     written?;
@@ -128,7 +136,8 @@ pub fn point_to(folder: &StudyFolder, show: Show) -> Result<()> {
     print(&format!("\nReport: {}\n", page(folder).display()))
 }
 
-fn page(folder: &StudyFolder) -> PathBuf {
+/// The page of a study's report.
+pub fn page(folder: &StudyFolder) -> PathBuf {
     folder.path().join("report.html")
 }
 

@@ -1,7 +1,8 @@
-//! What standard output can show.
+//! What standard output and standard error can show.
 
 use std::env;
-use std::io::{IsTerminal, stdout};
+use std::io::{IsTerminal, stderr, stdout};
+use std::os::fd::AsFd;
 
 use paceline_lab::terminal::{Colours, Screen};
 
@@ -12,9 +13,17 @@ const NARROWEST: usize = 40;
 
 /// Standard output: its colours, and its width, which the environment's `COLUMNS` can set.
 pub fn screen() -> Screen {
-    let stdout = stdout();
-    let colours = if colour::wanted(stdout.is_terminal()) { Colours::Ansi } else { Colours::None };
-    let terminal = rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col));
+    look_at(stdout())
+}
+
+/// The same for standard error.
+pub fn error_screen() -> Screen {
+    look_at(stderr())
+}
+
+fn look_at(stream: impl IsTerminal + AsFd) -> Screen {
+    let colours = if colour::wanted(stream.is_terminal()) { Colours::Ansi } else { Colours::None };
+    let terminal = rustix::termios::tcgetwinsize(&stream).ok().map(|size| usize::from(size.ws_col));
     let asked = env::var("COLUMNS").ok();
     Screen { colours, width: width(asked.as_deref(), terminal) }
 }

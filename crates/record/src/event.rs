@@ -65,6 +65,22 @@ pub struct RankHeader {
     pub rank: Rank,
     /// Ranks in the run.
     pub world: u32,
+    /// The machine whose clock its moments are on: ranks with the same name share it. `None` where all ranks do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// What is trained, where the rank found that out and its launcher did not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub case: Option<Box<Case>>,
+    /// Phases that it cannot tell: without time in them they are unknown, not zero.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untold: Vec<Phase>,
+}
+
+impl RankHeader {
+    /// Of a rank that tells all phases, and whose launcher knows the rest.
+    pub const fn new(rank: Rank, world: u32) -> Self {
+        Self { rank, world, host: None, case: None, untold: Vec::new() }
+    }
 }
 
 /// First line of a member's log, which takes the place of a rank's in a run whose workers come and go.
@@ -152,6 +168,21 @@ pub struct BucketRecord {
     pub moved: Bytes,
 }
 
+/// An exchange of a step as one rank saw it. Who came last is known only when the ranks are compared; it becomes a
+/// [`BucketRecord`] then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalRecord {
+    /// Bytes exchanged.
+    pub bytes: Bytes,
+    /// When this rank arrived.
+    pub begun: Nanos,
+    /// When it was done on this rank.
+    pub ended: Nanos,
+    /// Processor time of this rank for it.
+    #[serde(default)]
+    pub cpu: Nanos,
+}
+
 /// One step of one rank. The time between `begin` and `end` that no phase holds is [`Phase::Other`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
@@ -167,6 +198,10 @@ pub struct StepRecord {
     pub begin: Nanos,
     /// When it ended.
     pub end: Nanos,
+    /// Whether its phases were measured. Of a step whose were not only those in [`Self::phases`] are known, and nothing about its
+    /// exchanges.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub sampled: bool,
     /// What it spent its time on.
     pub phases: PhaseTimes,
     /// Samples this rank worked on.
@@ -203,12 +238,30 @@ pub struct StepRecord {
     /// Part of [`Phase::Idle`] in which nothing was queued, and the host did nothing that shows.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub idle_empty: Nanos,
+    /// Time in which a device had nothing to do because its host was late, whatever phase it fell into; `None` where that is
+    /// not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starved: Option<Nanos>,
     /// What the system did to the thread that ran it; `None` where nobody asked. Boxed, as most records in memory have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling: Option<Box<Scheduling>>,
     /// The exchanges, in the order in which they began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<BucketRecord>,
+    /// The exchanges of a rank that does not know when the others arrived, in the order in which they began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arrivals: Vec<ArrivalRecord>,
+    /// When it was blocked on [`Self::arrivals`]: begins and ends, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<(Nanos, Nanos)>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn is_true(value: &bool) -> bool {
+    *value
 }
 
 const fn one() -> u64 {
@@ -248,6 +301,7 @@ impl StepRecord {
             generation: Generation(0),
             begin,
             end: begin,
+            sampled: yes(),
             phases: PhaseTimes::default(),
             examples: 0,
             loss: None,
@@ -261,8 +315,11 @@ impl StepRecord {
             idle_host: Nanos(0),
             idle_queued: Nanos(0),
             idle_empty: Nanos(0),
+            starved: None,
             scheduling: None,
             buckets: Vec::new(),
+            arrivals: Vec::new(),
+            waits: Vec::new(),
         }
     }
 
@@ -330,6 +387,16 @@ pub enum RankEvent {
         step: Step,
         /// The fault, in the words of `--faults`.
         fault: String,
+    },
+    /// What a reader of its times should know, as a sentence.
+    Note {
+        /// When it was noticed.
+        at: Nanos,
+        /// The sentence.
+        text: String,
+        /// Phases that it cannot tell either, as it found out after it had written its header.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        untold: Vec<Phase>,
     },
     /// The worker has nothing left to do.
     Done {

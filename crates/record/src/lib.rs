@@ -17,8 +17,8 @@ mod units;
 pub use date::date;
 pub use error::LogError;
 pub use event::{
-    BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, Load, MemberHeader,
-    Outcome, RankEvent, RankHeader, Started, StepRecord, Whole,
+    ArrivalRecord, BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, Load,
+    MemberHeader, Outcome, RankEvent, RankHeader, Started, StepRecord, Whole,
 };
 pub use hosts::{ClockReading, HostChange, HostEvent, HostPlace, HostRoster};
 pub use membership::{Expulsion, MemberChange, MemberEvent, Recovery, RecoveryPhase, Roster};

@@ -4,8 +4,8 @@
 //! started them. The first line is the header; it names the format and its version:
 //!
 //! ```text
-//! {"format":"paceline-log","version":4,"rank":0,"world":1}
-//! {"format":"paceline-log","version":4,"case":{"model":"resnet50","workers":1,...}}
+//! {"format":"paceline-log","version":5,"rank":0,"world":1}
+//! {"format":"paceline-log","version":5,"case":{"model":"resnet50","workers":1,...}}
 //! ```
 //!
 //! Every further line is one event, an object whose one key names it. A rank writes
@@ -36,7 +36,7 @@
 //! one torn last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not
 //! know are passed over; what cannot be read by an older reader raises the version. Version 2 added `evaluated` and
 //! `saved`; version 3 members and rosters, recoveries, a step's `generation` and `scheduling`, and a porter's log; version 4
-//! hosts, their clocks, and what a porter took.
+//! hosts, their clocks, and what a porter took; version 5 what a rank tells whose launcher knows nothing of its training.
 //! `docs/run-log.md` has every field.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -54,7 +54,7 @@ use crate::{
 };
 
 /// The version that this program writes. It reads all versions up to it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 const FORMAT: &str = "paceline-log";
 
@@ -70,6 +70,11 @@ pub fn member_file(member: Member) -> String {
 
 /// Name of the launcher's log in its case's folder.
 pub const LAUNCHER_FILE: &str = "launcher.jsonl";
+
+/// Name of the launcher's log of a machine whose first rank is this one, in a run whose ranks are numbered over several machines.
+pub fn launcher_file(first: Rank) -> String {
+    if first == Rank(0) { LAUNCHER_FILE.into() } else { format!("launcher-{first}.jsonl") }
+}
 
 /// Name of the log of a host's porter in its case's folder; it is there only in runs on several hosts.
 pub const PORTER_FILE: &str = "porter.jsonl";
@@ -132,7 +137,12 @@ impl LauncherWriter {
     /// Starts `launcher.jsonl` in a case's folder, and holds it for as long as this lives: that is how others know that the
     /// run is under way (see [`LauncherLog::is_held`]). It appears with its header, held.
     pub fn create(folder: &Path, header: &LauncherHeader) -> Result<Self, LogError> {
-        let (path, draft) = (folder.join(LAUNCHER_FILE), folder.join(".launcher"));
+        Self::create_of_machine(folder, Rank(0), header)
+    }
+
+    /// The same for the launcher of a machine whose first rank is `first`.
+    pub fn create_of_machine(folder: &Path, first: Rank, header: &LauncherHeader) -> Result<Self, LogError> {
+        let (path, draft) = (folder.join(launcher_file(first)), folder.join(".launcher"));
         let io = |source| LogError::Io { path: path.clone(), source };
         let file = File::create(&draft).map_err(io)?;
         // On a file system without locks nobody can tell that the run is under way; that is no reason not to run.
@@ -354,6 +364,10 @@ pub struct RankLog {
     pub recoveries: Vec<Recovery>,
     /// Faults that were planted in it, in order.
     pub faults: Vec<PlantedFault>,
+    /// What a reader should know, in order.
+    pub notes: Vec<String>,
+    /// When the worker had nothing left to do; `None` if it did not live to tell.
+    pub done: Option<Nanos>,
     /// The most memory the worker held.
     pub peak_resident: Option<Bytes>,
     /// Part of that which it shares with the other ranks.
@@ -363,6 +377,24 @@ pub struct RankLog {
 }
 
 impl RankLog {
+    /// The log of a worker that has told nothing yet.
+    pub const fn empty(header: WorkerHeader) -> Self {
+        Self {
+            header,
+            main: None,
+            planned: None,
+            steps: Vec::new(),
+            evaluations: Vec::new(),
+            recoveries: Vec::new(),
+            faults: Vec::new(),
+            notes: Vec::new(),
+            done: None,
+            peak_resident: None,
+            shared: None,
+            peak_device: None,
+        }
+    }
+
     /// Reads `rank-<r>.jsonl` in a case's folder.
     pub fn read(folder: &Path, rank: Rank) -> Result<Self, LogError> {
         Self::read_folding(folder, rank, |_| {})
@@ -401,18 +433,7 @@ impl RankLog {
         mut reader: Reader<H, RankEvent>,
         mut fold: impl FnMut(&mut StepRecord),
     ) -> Result<Self, LogError> {
-        let mut log = Self {
-            header,
-            main: None,
-            planned: None,
-            steps: Vec::new(),
-            evaluations: Vec::new(),
-            recoveries: Vec::new(),
-            faults: Vec::new(),
-            peak_resident: None,
-            shared: None,
-            peak_device: None,
-        };
+        let mut log = Self::empty(header);
         while let Some(event) = reader.next_event()? {
             match event {
                 RankEvent::Main { at, .. } => log.main = Some(at),
@@ -433,7 +454,14 @@ impl RankLog {
                 RankEvent::Saved { .. } => {}
                 RankEvent::Fault { at, step, fault } => log.faults.push(PlantedFault { at, step, fault }),
                 RankEvent::Recovery(recovery) => log.recoveries.push(recovery),
-                RankEvent::Done { peak_resident, shared, peak_device, .. } => {
+                RankEvent::Note { text, untold, .. } => {
+                    log.notes.push(text);
+                    if let WorkerHeader::Rank(header) = &mut log.header {
+                        header.untold.extend(untold);
+                    }
+                }
+                RankEvent::Done { at, peak_resident, shared, peak_device } => {
+                    log.done = Some(at);
                     log.peak_resident = peak_resident;
                     log.shared = shared;
                     log.peak_device = peak_device;
@@ -473,7 +501,12 @@ impl LauncherLog {
 
     /// Reads `launcher.jsonl` in a case's folder.
     pub fn read(folder: &Path) -> Result<Self, LogError> {
-        let mut reader = LauncherReader::open(folder)?;
+        Self::read_file(&folder.join(LAUNCHER_FILE))
+    }
+
+    /// Reads a launcher's log.
+    pub fn read_file(path: &Path) -> Result<Self, LogError> {
+        let mut reader = LauncherReader::begin(path.into())?;
         let mut log = Self {
             header: reader.header().clone(),
             first_spawn: None,

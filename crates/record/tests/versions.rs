@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use paceline_record::log::{
-    self, LauncherLog, MemberReader, PorterReader, PorterWriter, RankLog, RankWriter, member_file,
+    self, LauncherLog, MemberReader, PorterReader, PorterWriter, RankLog, RankWriter, WorkerHeader,
+    member_file,
 };
 use paceline_record::{
     Bytes, ClockReading, Exit, Expulsion, Faults, Generation, Host, HostChange, HostEvent, HostPlace,
-    HostRoster, LauncherEvent, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, PorterEvent,
-    PorterHeader, Rank, RankEvent, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord, Switches,
-    Transfer,
+    HostRoster, LauncherEvent, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase,
+    PorterEvent, PorterHeader, Rank, RankEvent, Recovery, RecoveryPhase, Roster, Scheduling, Step,
+    StepRecord, Switches, Transfer,
 };
 
 fn folder(version: u32) -> PathBuf {
@@ -216,4 +217,24 @@ fn the_first_host_tells_of_hosts_and_clocks_and_a_porter_of_its_work() {
     };
     assert_eq!(porter.next_event().expect("whole lines"), Some(worked));
     assert_eq!(porter.next_event().expect("whole lines"), None);
+}
+
+#[test]
+fn a_rank_tells_what_it_trains_what_it_cannot_tell_and_when_it_arrived() {
+    let log = RankLog::read(&folder(5), Rank(1)).expect("a rank's log");
+    let WorkerHeader::Rank(header) = &log.header else { panic!("a rank's log") };
+    let case = header.case.as_ref().expect("it knows");
+    assert_eq!((case.model.as_str(), case.workers, header.host.as_deref()), ("ConvNet", 2, Some("5b1c")));
+    assert_eq!(header.untold, [Phase::CopyIn, Phase::CommCpu], "the header's and the note's");
+    assert_eq!(
+        (&log.notes[..], log.done),
+        (&["a word of warning".to_owned()][..], Some(Nanos(1_710_000_000)))
+    );
+    let [measured, other] = &log.steps[..] else { panic!("two steps") };
+    assert_eq!((measured.sampled, measured.starved), (true, Some(Nanos(2_000_000))));
+    assert_eq!(
+        (measured.arrivals[0].begun, measured.waits[0].1),
+        (Nanos(1_585_000_000), Nanos(1_595_000_000))
+    );
+    assert!(!other.sampled && other.phases.total() == Nanos(20_000_000) && other.starved.is_none());
 }

@@ -164,7 +164,7 @@ impl World<'_> {
         for rank in (0..job.workers).map(Rank) {
             let spawned = Nanos(machine.spawn.0 * u64::from(rank.0));
             log.append(&LauncherEvent::Spawn { rank, at: spawned })?;
-            let header = RankHeader { rank, world: job.workers };
+            let header = RankHeader::new(rank, job.workers);
             let mut log = RankWriter::create(&job.folder, &header)?.collecting();
             let main = spawned + machine.launch;
             let at = main + machine.init + self.per_worker(machine.init_per_worker);

@@ -47,7 +47,7 @@ pub fn run(main: Nanos) -> Result<Ending, TrainError> {
     let asked = job.milestones.saving.as_ref().map(|_| process::leave_on_request()).transpose()?;
     let pinned = job.pin && affinity::pin(rank, job.workers, job.threads)?;
     let world = job.workers;
-    let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
+    let mut log = RankWriter::create(&job.folder, &RankHeader::new(rank, world))?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
     let engine = job.open_engine_of(rank, pinned)?;
     let mut exchange = Exchange::join(&job, rank, segment)?;

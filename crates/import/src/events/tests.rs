@@ -23,7 +23,7 @@ fn log(rank: u32, steps: u64) -> RankLog {
         step
     };
     RankLog {
-        header: WorkerHeader::Rank(RankHeader { rank: Rank(rank), world: 2 }),
+        header: WorkerHeader::Rank(RankHeader::new(Rank(rank), 2)),
         main: None,
         planned: None,
         evaluations: Vec::new(),

@@ -22,13 +22,15 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
         step
     };
     RankLog {
-        header: WorkerHeader::Rank(RankHeader { rank: Rank(rank), world }),
+        header: WorkerHeader::Rank(RankHeader::new(Rank(rank), world)),
         main: Some(Nanos(10 * MS)),
         planned: Some(Bytes(1000)),
         steps: steps.iter().enumerate().map(step).collect(),
         evaluations: Vec::new(),
         recoveries: Vec::new(),
         faults: Vec::new(),
+        notes: Vec::new(),
+        done: None,
         peak_resident: Some(Bytes(2000 + u64::from(rank))),
         shared: Some(Bytes(500)),
         peak_device: None,

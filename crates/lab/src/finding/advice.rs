@@ -18,7 +18,10 @@ pub(super) enum Program {
     Train,
     /// `paceline bench --engine simulated`: a repeat is the same run again, and nothing else runs on its machine.
     Simulated,
+    /// A PyTorch script that writes the run log itself, or a trace of one.
     PyTorch,
+    /// A PyTorch script under `paceline run`, which knows nothing of us.
+    Followed,
     Horovod,
     TensorFlow,
     /// The source does not say.
@@ -30,7 +33,8 @@ impl Program {
     pub fn of(case: &CaseReport, command: &[String]) -> Self {
         let Some(origin) = &case.origin else {
             return match (case.case.engine.as_deref(), command.first().map(String::as_str)) {
-                // The Python adapter writes our run log itself.
+                (_, Some("run")) => Self::Followed,
+                // The Python package writes our run log itself.
                 (Some("pytorch"), _) => Self::PyTorch,
                 (Some("simulated"), _) => Self::Simulated,
                 (_, Some("train")) => Self::Train,
@@ -49,6 +53,10 @@ impl Program {
 
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Bench | Self::Train | Self::Simulated)
+    }
+
+    pub fn is_pytorch(self) -> bool {
+        matches!(self, Self::PyTorch | Self::Followed)
     }
 
     /// The same advice in the options that a case has: where the batch of all workers is fixed, that is the one to change.
@@ -83,6 +91,10 @@ impl Program {
                 "workers may share memory bandwidth, caches or clock: compare with --update independent, and try fewer workers with \
                  more --threads, or a smaller --batch that fits the cache; `paceline doctor` lists what the cores share"
             }
+            (None, _) if self.is_pytorch() && is_on_host(case) => {
+                "workers may share memory bandwidth, caches or clock: try fewer workers with more threads each (OMP_NUM_THREADS), or \
+                 a batch that fits each worker's part of the cache; `paceline doctor` lists what the cores share"
+            }
             (None, _) => {
                 "workers may share memory bandwidth, caches, power or clock: try fewer workers per machine, or a batch that fits \
                  each worker's part of them"
@@ -90,20 +102,35 @@ impl Program {
         }
     }
 
+    /// Each rank computes more slowly, and has fewer threads than the one worker that it is compared with.
+    pub fn fewer_threads(self) -> &'static str {
+        match self.is_pytorch() {
+            true => {
+                "compare like with like: set OMP_NUM_THREADS to the same number for every run; without it, torchrun gives one thread \
+                 to each of several workers and leaves a single one all cores"
+            }
+            false => "compare like with like: give every worker the same number of threads",
+        }
+    }
+
     /// Batches come too late. Others may not train on images.
     pub fn input(self) -> &'static str {
-        match self.is_ours() {
-            true => {
+        match (self.is_pytorch(), self.is_ours()) {
+            (true, _) => {
+                "let more processes load ahead (`num_workers` of DataLoader, with `persistent_workers=True`; `pin_memory=True` for a \
+                 GPU), or keep the data in memory"
+            }
+            (_, true) => {
                 "prepare batches in advance on separate cores, use smaller images, or keep the data in memory"
             }
-            false => "prepare batches in advance on separate cores, or keep the data in memory",
+            _ => "prepare batches in advance on separate cores, or keep the data in memory",
         }
     }
 
     /// The host launches work too late.
     pub fn late_host(self) -> &'static str {
         match self {
-            Self::PyTorch => {
+            Self::PyTorch | Self::Followed => {
                 "give the device more work at a time: a larger batch, CUDA graphs, `torch.compile`, fused optimizers, and do \
                  not read results (`.item()`, printing) within a step"
             }
@@ -117,7 +144,7 @@ impl Program {
     /// The trace shows no activity on the host.
     pub fn silent_host(self) -> &'static str {
         match self {
-            Self::PyTorch => {
+            Self::PyTorch | Self::Followed => {
                 "check what the host does between operators (Python, input, waiting for other processes): use more loader \
                  workers, or move work out of the step; `record_function` makes it visible"
             }
@@ -131,7 +158,7 @@ impl Program {
     /// The trace shows nothing for some of the time.
     pub fn unseen(self) -> &'static str {
         match self {
-            Self::PyTorch => {
+            Self::PyTorch | Self::Followed => {
                 "the trace shows neither operators nor collectives there: it may be Python, input or sleep; mark such code \
                  (`record_function`) to tell them apart"
             }
@@ -144,8 +171,16 @@ impl Program {
 
     /// An adapter's hooks do not see some of the time.
     pub fn unmeasured(self) -> &'static str {
-        "no hook measures this time: Python, input or sleep between forward, backward and the update; mark such code with \
-         `with log.phase(...)`, or use `paceline import` on a profiler trace"
+        match self {
+            Self::Followed => {
+                "no hook sees this time: Python code or sleep between loading, forward, backward and the update; a trace of \
+                 `torch.profiler` shows what it is, and `paceline import` reads it"
+            }
+            _ => {
+                "no hook measures this time: Python, input or sleep between forward, backward and the update; mark such code with \
+                 `with log.phase(...)`, or use `paceline import` on a profiler trace"
+            }
+        }
     }
 
     /// Ranks hold each other up in turn.
@@ -216,6 +251,9 @@ impl Program {
                 true => "a longer run spends less of its time on its one test",
                 false => "run longer, or save less often",
             },
+            _ if self.is_pytorch() => {
+                "evaluate and save less often, or save in the background (`async_save` of `torch.distributed.checkpoint`)"
+            }
             _ => "evaluate and save less often",
         }
     }
@@ -227,7 +265,7 @@ impl Program {
             _ if self.is_ours() => {
                 "try --update sharded (each worker updates a slice), or fewer updates through a larger --batch or --accumulate"
             }
-            Self::PyTorch => {
+            Self::PyTorch | Self::Followed => {
                 "try a fused optimizer (`fused=True`), `ZeroRedundancyOptimizer` (each worker updates a slice), or fewer updates \
                  through a larger batch or gradient accumulation"
             }
@@ -239,9 +277,10 @@ impl Program {
     pub fn communication(self, case: &Case) -> &'static str {
         match self {
             _ if self.is_ours() => communication_of_ours(case),
-            Self::PyTorch => {
+            Self::PyTorch | Self::Followed => {
                 "exchange less often or less data: a larger batch, gradient accumulation (`no_sync`), a 16-bit communication \
-                 hook (`bf16_compress_hook`); other bucket sizes (`bucket_cap_mb`) may hide more behind backward"
+                 hook (`bf16_compress_hook`); other bucket sizes (`bucket_cap_mb`) may hide more behind backward, and \
+                 `gradient_as_bucket_view=True` saves a copy"
             }
             Self::Horovod => {
                 "exchange less often or less data: a larger batch, `backward_passes_per_step`, `hvd.Compression.fp16`; \
@@ -259,7 +298,11 @@ impl Program {
                 "something changed during the run, such as thermal throttling, another program or growing memory: run \
                  `paceline doctor`; --repeat 3 shows whether it comes back"
             }
-            Self::Bench | Self::Train => {
+            Self::Followed if repeats <= 1 => {
+                "something changed during the run, such as thermal throttling, another program or growing memory: run \
+                 `paceline doctor`; --repeat 3 shows whether it comes back"
+            }
+            Self::Bench | Self::Train | Self::Followed => {
                 "something changed during the run, such as thermal throttling, another program or growing memory: run \
                  `paceline doctor`"
             }
@@ -283,6 +326,7 @@ impl Program {
     pub fn more_steps(self) -> &'static str {
         match self.is_ours() {
             true => "run at least 20 steps, better 60: --steps 60",
+            false if self == Self::Followed => "let it do at least 20 steps, better 60",
             false => "log at least 20 steps",
         }
     }
@@ -290,7 +334,7 @@ impl Program {
     /// The rate is uncertain: because steps of one run vary, which repeats do not change, or because repeats do.
     pub fn uncertain(self, repeats: u32) -> &'static str {
         match self {
-            Self::Bench if repeats > 1 => "run more steps, or more repeats (--repeat)",
+            Self::Bench | Self::Followed if repeats > 1 => "run more steps, or more repeats (--repeat)",
             _ => "run more steps",
         }
     }
@@ -323,12 +367,15 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
     let programs: &[Program] = match command {
         "bench" => &[Program::Bench, Program::Simulated],
         "train" => &[Program::Train],
+        "run" => &[Program::Followed],
         _ => &[Program::PyTorch, Program::Horovod, Program::TensorFlow, Program::Unknown],
     };
     let mut all = BTreeSet::new();
     for (&program, case) in programs.iter().flat_map(|program| cases().map(move |case| (program, case))) {
         let plain = [
             program.input(),
+            program.fewer_threads(),
+            program.evaluation(None),
             program.late_host(),
             program.silent_host(),
             program.unseen(),
@@ -370,10 +417,17 @@ fn cases() -> impl Iterator<Item = Case> {
             engine: Some(engine.into()),
             update: update.map(Into::into),
             global_batch,
-            settings: [(name.into(), value.into())].into(),
+            settings: [(name, value), ("device", engine)]
+                .map(|(name, value)| (name.into(), value.into()))
+                .into(),
             ..Case::default()
         })
     })
+}
+
+/// Whether what is trained with PyTorch computes on cores of the host.
+pub(super) fn is_on_host(case: &Case) -> bool {
+    case.settings.get("device").is_some_and(|device| device == "cpu")
 }
 
 /// Whether a run has no ranks but tasks, which `--update allreduce` and `--update sharded` cut in the same way.

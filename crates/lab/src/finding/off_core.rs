@@ -1,6 +1,6 @@
 //! Threads that could have run, and were not on a core.
 
-use super::advice::Program;
+use super::advice::{Program, is_on_host};
 use super::{Finding, Kind, Loss, Member, NOTABLE};
 use crate::numbers::off_core::OffCore;
 use crate::numbers::waterfall::Cause;
@@ -79,7 +79,10 @@ impl Member<'_> {
             None => self.case.case.workers,
         };
         let threads = workers.checked_mul(self.case.case.threads?)?;
-        let real = self.case.case.engine.as_deref() == Some("cpu");
+        let real = match self.case.case.engine.as_deref() {
+            Some("pytorch") => is_on_host(&self.case.case),
+            engine => engine == Some("cpu"),
+        };
         (real && threads > cores).then_some((threads, cores))
     }
 

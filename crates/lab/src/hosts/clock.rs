@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{BucketRecord, ClockReading, Nanos, Phase, PhaseTimes, Scheduling, StepRecord};
+use paceline_record::{
+    ArrivalRecord, BucketRecord, ClockReading, Nanos, Phase, PhaseTimes, Scheduling, StepRecord,
+};
 
 /// Two readings are used together if they are this many times as far apart as they are uncertain: the rate of the clock is then known to
 /// one part in as many.
@@ -134,6 +136,14 @@ impl Clock {
                 *moment = self.moment(*moment)?;
             }
             [waited_late, waited_transfer, cpu].into_iter().for_each(scale);
+        }
+        step.starved.iter_mut().for_each(scale);
+        for ArrivalRecord { begun, ended, cpu, .. } in &mut step.arrivals {
+            (*begun, *ended) = (self.moment(*begun)?, self.moment(*ended)?);
+            scale(cpu);
+        }
+        for (begin, end) in &mut step.waits {
+            (*begin, *end) = (self.moment(*begin)?, self.moment(*end)?);
         }
         Some(())
     }

@@ -4,7 +4,7 @@ use super::markup::Tag;
 use super::{figures, section};
 use crate::section::{Section, Topic};
 use crate::training::trainings;
-use crate::{CaseReport, Explained, Report, Status};
+use crate::{CaseReport, Explained, Report};
 
 /// More groups than these get an index.
 const LISTED: usize = 3;
@@ -25,7 +25,7 @@ pub struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(report: &'a Report, explained: &'a Explained) -> Option<Self> {
         let cases = explained.cases.iter().filter_map(|&place| report.cases.get(place));
-        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Status::Done).collect();
+        let done: Vec<&CaseReport> = cases.filter(|case| case.is_told()).collect();
         let one = done.iter().copied().find(|case| case.case.workers == 1);
         (!done.is_empty()).then_some(Self { explained, done, one })
     }

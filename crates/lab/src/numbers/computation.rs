@@ -53,7 +53,7 @@ fn per_example<'a>(steps: impl Iterator<Item = &'a StepRecord> + Clone) -> Optio
 pub(crate) fn typical_step(repeats: &[&Run]) -> Option<f64> {
     let ranks = repeats.iter().flat_map(|run| &run.ranks).filter(|rank| !rank.steps.is_empty());
     let middle = |rank: &RankLog| {
-        let steps = rank.steps.iter().filter(|step| step.examples > 0);
+        let steps = rank.steps.iter().filter(|step| step.examples > 0 && step.sampled);
         stats::median(&steps.map(|step| on_core(step).seconds() / step.examples as f64).collect::<Vec<_>>())
     };
     lower_median(ranks.filter_map(middle).collect())

@@ -95,6 +95,15 @@ impl Cause {
         CAUSES[self as usize].2
     }
 
+    /// Whether any of its time can be told, if these phases are.
+    pub(crate) fn is_known(self, knows: &dyn Fn(Phase) -> bool) -> bool {
+        match self {
+            Self::Stragglers => knows(Phase::CommWait),
+            Self::WarmUp | Self::OffCore | Self::Other => true,
+            _ => self.phases().iter().any(|&phase| knows(phase)),
+        }
+    }
+
     /// Its seconds within a step.
     fn within(self, step: &StepRecord) -> f64 {
         let booked: f64 = self.phases().iter().map(|&phase| on_core(step, phase)).sum();
@@ -147,7 +156,7 @@ pub struct Cost {
     pub unit: Unit,
     /// `c(N)`.
     pub seconds: f64,
-    /// Its parts, one for each cause, in order of [`Cause::all`].
+    /// Its parts, one for each cause that is known, in order of [`Cause::all`].
     pub parts: Vec<Part>,
 }
 
@@ -272,7 +281,9 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
             };
             Work { amount: run.records(k).map(|step| cause.within(step)).sum(), seconds: counted }
         };
-        (from..run.steps()).map(step).collect()
+        // What was made up for the other steps says nothing about how much steps vary.
+        let is_measured = |&k: &usize| run.records(k).all(|step| step.sampled);
+        (from..run.steps()).filter(is_measured).map(step).collect()
     };
     let steps: Vec<Vec<Work>> = repeats.iter().map(steady_steps).collect();
     let slices: Vec<&[Work]> = steps.iter().map(Vec::as_slice).collect();
@@ -285,7 +296,18 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
 /// Compares the cost on N workers with that on one; `None` unless both are known per example.
 pub fn waterfall(many: &Cost, one: &Cost) -> Option<Waterfall> {
     let alike = many.unit == Unit::Example && one.unit == Unit::Example;
-    let difference = |(many, one): (&Part, &Part)| {
+    let has = |cost: &Cost, cause: Cause| cost.parts.iter().any(|part| part.cause == cause);
+    // What one side cannot tell is in its `other`, and there the other side's belongs, too.
+    let untold: f64 = one.parts.iter().filter(|part| !has(many, part.cause)).map(|part| part.seconds).sum();
+    let difference = |many: &Part| {
+        let none = Part { cause: many.cause, seconds: 0.0, lo: None, hi: None };
+        let mut one = one.parts.iter().copied().find(|one| one.cause == many.cause).unwrap_or(none);
+        if many.cause == Cause::Other {
+            [Some(&mut one.seconds), one.lo.as_mut(), one.hi.as_mut()]
+                .into_iter()
+                .flatten()
+                .for_each(|seconds| *seconds += untold);
+        }
         let seconds = many.seconds - one.seconds;
         let reach = |a: Option<f64>, b: Option<f64>| Some((a? - many.seconds).hypot(b? - one.seconds));
         Part {
@@ -299,6 +321,6 @@ pub fn waterfall(many: &Cost, one: &Cost) -> Option<Waterfall> {
         workers: many.workers,
         from_s: one.seconds,
         to_s: many.seconds,
-        parts: many.parts.iter().zip(&one.parts).map(difference).collect(),
+        parts: many.parts.iter().map(difference).collect(),
     })
 }

@@ -1,6 +1,6 @@
 //! The findings, and the cases that did not finish.
 
-use super::{is_training, named};
+use super::{is_followed, is_training, named};
 use crate::finding::SHOWN;
 use crate::section::{Block, Item, Medium, Section, Topic};
 use crate::{Report, Status, words};
@@ -38,8 +38,8 @@ pub fn unfinished(report: &Report) -> Option<Section> {
     }
     let interrupted = report.cases.iter().filter(|case| case.status == Status::Interrupted).count() as u32;
     let left = report.missing + interrupted;
-    // `train` resumes from a checkpoint and says so itself.
-    if left > 0 && !is_training(report) {
+    // `train` resumes from a checkpoint and says so itself; what was followed is not continued but done again.
+    if left > 0 && !is_training(report) && !is_followed(report) {
         let all = report.cases.len() as u32 + report.missing;
         let verb = if left == 1 { "is" } else { "are" };
         let go_on = if report.running { "" } else { "; run the same command again to continue" };

@@ -6,7 +6,7 @@ use super::Cases;
 use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::speedup::Interval;
 use crate::words::{self, digits, megabytes, or_dash, range};
-use crate::{CaseReport, Column, Status, Table};
+use crate::{CaseReport, Column, Table};
 
 /// The columns that every table of cases begins with.
 pub fn columns(rest: impl IntoIterator<Item = Column>) -> Table {
@@ -47,7 +47,7 @@ pub fn cases(cases: &Cases<'_>) -> Table {
     let compared = cases.done().any(|(case, _)| case.case.workers > 1 && case.speedup_speed.is_some());
     for (case, label) in &cases.all {
         let workers = case.workers_shown();
-        if case.status != Status::Done {
+        if !case.is_told() {
             // A reason may span several lines; the table has room for one.
             let reason = case.reason.as_deref().and_then(|reason| reason.lines().next());
             let ended = case.status.name();

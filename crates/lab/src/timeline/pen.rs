@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
-use paceline_record::{BucketRecord, Host, Nanos, Phase, PorterEvent, Rank, StepRecord, Transfer};
+use paceline_record::{
+    ArrivalRecord, BucketRecord, Host, Nanos, Phase, PorterEvent, Rank, StepRecord, Transfer,
+};
 use serde_json::Value;
 
 /// The track of the steps; those of the exchanges follow.
@@ -125,17 +127,20 @@ impl Pen {
             begin = end;
         }
         if begin < step.end {
-            self.slice(STEPS, (begin, step.end), format_args!("\"cat\":\"phase\",\"name\":\"other\""));
+            let rest = if step.sampled { "other" } else { "not measured" };
+            self.slice(STEPS, (begin, step.end), format_args!("\"cat\":\"phase\",\"name\":\"{rest}\""));
+        }
+        for (number, arrival) in step.arrivals.iter().enumerate() {
+            self.arrival(number, arrival);
         }
         for (number, bucket) in step.buckets.iter().enumerate() {
             self.exchange(rank, number, bucket);
         }
     }
 
-    /// An exchange, on the first track that is free, and in it the time until the last rank arrived.
-    fn exchange(&mut self, rank: Option<Rank>, number: usize, bucket: &BucketRecord) {
-        let ended = bucket.ended.max(bucket.begun);
-        let free = self.exchanges.iter().position(|&busy_until| busy_until <= bucket.begun);
+    /// The first track of exchanges that is free, which it is not until then.
+    fn exchange_track(&mut self, begun: Nanos, ended: Nanos) -> usize {
+        let free = self.exchanges.iter().position(|&busy_until| busy_until <= begun);
         let place = free.unwrap_or(self.exchanges.len());
         let track = STEPS + 1 + place;
         if free.is_none() {
@@ -144,6 +149,27 @@ impl Pen {
             self.thread(track, &format!("exchange{more}"));
         }
         self.exchanges[place] = ended;
+        track
+    }
+
+    /// An exchange of a rank that knows nothing of the others.
+    fn arrival(&mut self, number: usize, arrival: &ArrivalRecord) {
+        let ended = arrival.ended.max(arrival.begun);
+        let track = self.exchange_track(arrival.begun, ended);
+        let (bytes, cpu) = (arrival.bytes.0, Micros(arrival.cpu));
+        self.slice(
+            track,
+            (arrival.begun, ended),
+            format_args!(
+                "\"cat\":\"exchange\",\"name\":\"bucket {number}\",\"args\":{{\"bytes\":{bytes},\"cpu_us\":{cpu}}}"
+            ),
+        );
+    }
+
+    /// An exchange, on the first track that is free, and in it the time until the last rank arrived.
+    fn exchange(&mut self, rank: Option<Rank>, number: usize, bucket: &BucketRecord) {
+        let ended = bucket.ended.max(bucket.begun);
+        let track = self.exchange_track(bucket.begun, ended);
         let BucketRecord { last_rank, .. } = *bucket;
         let (bytes, moved) = (bucket.bytes.0, bucket.moved.0);
         let [late, transfer, cpu] = [bucket.waited_late, bucket.waited_transfer, bucket.cpu].map(Micros);

@@ -5,7 +5,7 @@ use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
 use crate::stats::steady::Verdict;
 use crate::training::{RESUMED, trainings};
-use crate::{CaseReport, Explained, Report, Status};
+use crate::{CaseReport, Explained, Report};
 
 /// Most groups that have a line.
 const GROUPS: usize = 4;
@@ -35,7 +35,7 @@ fn tell(report: &Report, group: &Explained) -> Vec<String> {
         _ => format!("{}, ", group.key.label()),
     };
     let cases = group.cases.iter().filter_map(|&place| report.cases.get(place));
-    let largest = cases.filter(|case| case.status == Status::Done).max_by_key(|case| case.case.workers);
+    let largest = cases.filter(|case| case.is_told()).max_by_key(|case| case.case.workers);
     let Some(case) = largest else { return Vec::new() };
     let of_case = |speedup: &&Speedup| speedup.workers == case.case.workers && speedup.workers > 1;
     let speedup = group.speedups.iter().find(of_case);

@@ -88,6 +88,7 @@ impl Progress {
                 | RankEvent::Compiled { .. }
                 | RankEvent::Recovery(_)
                 | RankEvent::Fault { .. }
+                | RankEvent::Note { .. }
                 | RankEvent::Done { .. } => {}
             }
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Case, Exit, Load, Phase, Started, Whole};
 
 fn header() -> RankHeader {
-    RankHeader { rank: Rank(0), world: 1 }
+    RankHeader::new(Rank(0), 1)
 }
 
 fn step(number: u64) -> StepRecord {
@@ -135,7 +135,7 @@ fn another_version_is_refused_by_its_number() {
     let folder = written();
     edit(folder.path(), |text| text.replacen("\"version\":4", "\"version\":9", 1));
     let message = read(folder.path()).expect_err("a later version").to_string();
-    assert!(message.contains("version 9, and this program reads versions 1 to 4"), "{message}");
+    assert!(message.contains("version 9, and this program reads versions 1 to 5"), "{message}");
 }
 
 #[test]

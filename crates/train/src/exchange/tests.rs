@@ -58,7 +58,7 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
         let mut program = engine.compile_in(graph, &spec, &exchange.homes(trained)).expect("it compiles");
         exchange.start(&mut *program, job).expect("all ranks start");
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let header = RankHeader { rank, world: job.workers };
+        let header = RankHeader::new(rank, job.workers);
         let mut log = RankWriter::create(folder.path(), &header).expect("a log");
         let mut book = StepBook::open(&mut log, graph, Driving::Direct);
         for step in (0..STEPS).map(Step) {
@@ -339,7 +339,7 @@ fn a_costly_reduction_is_booked_as_comm_cpu_and_nowhere_else() {
     let (images, labels) = samples(&graph, 0, 0..BATCH);
     program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut log = RankWriter::create(folder.path(), &RankHeader { rank: Rank(0), world: 1 }).expect("a log");
+    let mut log = RankWriter::create(folder.path(), &RankHeader::new(Rank(0), 1)).expect("a log");
     let mut book = StepBook::open(&mut log, &graph, Driving::Direct);
     program.forward_backward(Pass::ONLY, &mut |slots| exchange.offer(Pass::ONLY, slots)).expect("it runs");
     let result = program.finish().expect("a result");

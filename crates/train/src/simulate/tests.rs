@@ -107,7 +107,7 @@ fn phases_tile_every_step_whatever_is_planted() {
             let logs = simulate(Job { update, accumulate, exchange, ..job(EVERYTHING) });
             assert_eq!(logs.launcher.over, Some((Outcome::Done, None)));
             for (number, rank) in logs.ranks.iter().enumerate() {
-                let header = RankHeader { rank: Rank(number as u32), world: 4 };
+                let header = RankHeader::new(Rank(number as u32), 4);
                 assert_eq!(rank.header, WorkerHeader::Rank(header));
                 assert_eq!(rank.steps.len(), 12);
                 assert!(rank.steps.windows(2).all(|pair| pair[0].end == pair[1].begin));

@@ -117,7 +117,7 @@ impl Program for FakeProgram {
 }
 
 fn train_fake(job: &Job) -> Result<(), TrainError> {
-    let header = RankHeader { rank: Rank(0), world: 1 };
+    let header = RankHeader::new(Rank(0), 1);
     let mut log = RankWriter::create(&job.folder, &header)?;
     let exchange = Exchange::join(job, Rank(0), None)?;
     train(job, exchange, &Fake, &mut log).map(drop)
@@ -296,7 +296,7 @@ impl Program for DistantProgram {
 
 fn train_far_away(job: &Job) -> (Vec<String>, RankLog) {
     let engine = Distant::default();
-    let mut log = RankWriter::create(&job.folder, &RankHeader { rank: Rank(0), world: 1 }).expect("a log");
+    let mut log = RankWriter::create(&job.folder, &RankHeader::new(Rank(0), 1)).expect("a log");
     let exchange = Exchange::join(job, Rank(0), None).expect("a world of one");
     train(job, exchange, &engine, &mut log).expect("a training");
     let calls = engine.calls.lock().unwrap().clone();
@@ -346,7 +346,7 @@ fn a_run_that_fails_far_away_leaves_the_steps_before_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let job = Job { steps: 5, profile: false, ..job(folder.path()) };
     let engine = Distant { fails_in: Some(3), ..Distant::default() };
-    let mut log = RankWriter::create(&job.folder, &RankHeader { rank: Rank(0), world: 1 }).expect("a log");
+    let mut log = RankWriter::create(&job.folder, &RankHeader::new(Rank(0), 1)).expect("a log");
     let exchange = Exchange::join(&job, Rank(0), None).expect("a world of one");
     train(&job, exchange, &engine, &mut log).expect_err("the third run");
     let log = RankLog::read(&job.folder, Rank(0)).expect("a whole log");

@@ -17,9 +17,9 @@ fn repeats_are_advised_only_where_they_can_help() {
         });
         advice.concat().into_iter().filter(|advice| advice.contains("--repeat")).count()
     };
-    use Program::{Bench, Horovod, PyTorch, Simulated, TensorFlow, Train, Unknown};
+    use Program::{Bench, Followed, Horovod, PyTorch, Simulated, TensorFlow, Train, Unknown};
     let others = [Train, Simulated, PyTorch, Horovod, TensorFlow, Unknown].map(repeats);
-    assert_eq!((repeats(Bench), others), (3, [0; 6]));
+    assert_eq!((repeats(Bench), repeats(Followed), others), (3, 2, [0; 6]));
     assert!(!Bench.uncertain(1).contains("repeat"), "steps of one run vary in each repeat");
 }
 
@@ -34,6 +34,7 @@ fn what_made_a_study_decides_what_it_is_advised() {
     assert_eq!(advised("train", "cuda"), Program::Train);
     assert_eq!(advised("bench", "simulated"), Program::Simulated);
     assert_eq!(advised("bench", "pytorch"), Program::PyTorch);
+    assert_eq!(advised("run", "pytorch"), Program::Followed);
     assert_eq!(advised("train.py", "my-framework"), Program::Unknown);
 }
 

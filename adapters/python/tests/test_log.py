@@ -1,4 +1,4 @@
-"""Tests of paceline_log.py that need no PyTorch: python -m unittest adapters/python/test_paceline_log.py"""
+"""The log of a script that says itself where its steps are; needs no PyTorch."""
 
 import contextlib
 import errno
@@ -15,15 +15,14 @@ import time
 import unittest
 from unittest import mock
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
+sys.path.insert(0, SOURCE)
 
-import paceline_log
-from paceline_log import Log
+from paceline import Log, clock, files, recorder, scheduling, step
 
 
 def events(folder, rank=0):
-    return list(paceline_log.read_lines(os.path.join(folder, f"rank-{rank}.jsonl")))
+    return list(files.read_lines(os.path.join(folder, f"rank-{rank}.jsonl")))
 
 
 def steps_of(folder, rank=0):
@@ -31,7 +30,7 @@ def steps_of(folder, rank=0):
 
 
 def launcher(folder):
-    return list(paceline_log.read_lines(os.path.join(folder, "launcher.jsonl")))
+    return list(files.read_lines(os.path.join(folder, "launcher.jsonl")))
 
 
 class Batch:
@@ -44,7 +43,7 @@ class TestCase(unittest.TestCase):
         self.addCleanup(scratch.cleanup)
         self.folder = scratch.name
         self.case = os.path.join(scratch.name, "net-1")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PACELINE_LOG")}
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("PACELINE")}
         for key in ("RANK", "WORLD_SIZE"):
             clean.pop(key, None)
         patch = mock.patch.dict(os.environ, clean, clear=True)
@@ -58,11 +57,11 @@ class TestCase(unittest.TestCase):
     def warnings(self, count):
         with contextlib.redirect_stderr(io.StringIO()) as told:
             yield told
-        self.assertEqual(told.getvalue().count("paceline_log:"), count, told.getvalue())
+        self.assertEqual(told.getvalue().count("paceline:"), count, told.getvalue())
 
     def python(self, code, **options):
-        environment = {**os.environ, "PYTHONPATH": HERE, "PYTHONDONTWRITEBYTECODE": "1"}
-        code = f"import os, signal, sys, time, paceline_log\nfolder = {self.folder!r}\n{textwrap.dedent(code)}"
+        environment = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1"}
+        code = f"import os, signal, sys, time, paceline\nfolder = {self.folder!r}\n{textwrap.dedent(code)}"
         return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, **options)
 
 
@@ -72,35 +71,28 @@ class Arithmetic(unittest.TestCase):
 
     def test_phases_follow_the_marks_and_what_no_phase_holds_is_left_out(self):
         marks = [(None, 0), ("load", 10), (None, 15), ("forward", 20), ("backward", 50), (None, 90)]
-        phases, waits = paceline_log.tile(marks, 100, [])
+        phases, waits = step.tile(marks, 100, [])
         self.assertEqual(phases, {"load": 5, "forward": 30, "backward": 40})
         self.assertEqual(waits, [])
 
     def test_a_wait_ends_with_its_last_exchange_and_the_rest_is_copying(self):
         marks = [("backward", 0), ("comm_wait", 50), (None, 80)]
         exchanges = [self.exchange(20, 60), self.exchange(40, 75), self.exchange(90, 95)]
-        phases, waits = paceline_log.tile(marks, 100, exchanges)
+        phases, waits = step.tile(marks, 100, exchanges)
         self.assertEqual(phases, {"backward": 50, "comm_wait": 25, "comm_cpu": 5})
         self.assertEqual(waits, [[50, 75]])
 
     def test_an_exchange_that_backward_hid_is_no_wait(self):
-        phases, waits = paceline_log.tile([("backward", 0), ("comm_wait", 50), (None, 52)], 60, [self.exchange(20, 40)])
+        phases, waits = step.tile([("backward", 0), ("comm_wait", 50), (None, 52)], 60, [self.exchange(20, 40)])
         self.assertEqual((phases, waits), ({"backward": 50, "comm_cpu": 2}, []))
 
     def test_overlapping_exchanges_keep_the_line_busy_once(self):
-        self.assertEqual(paceline_log.busy([self.exchange(0, 10), self.exchange(5, 20), self.exchange(30, 31)]), 21)
-
-    def test_each_moment_of_waiting_is_booked_once(self):
-        arrivals = [self.exchange(10, 70), self.exchange(20, 90)]
-        buckets = paceline_log.split(arrivals, [[30, 100]], [(50, 1), (80, 2)])
-        self.assertEqual([bucket["waited_late"] for bucket in buckets], [20, 10])
-        self.assertEqual([bucket["waited_transfer"] for bucket in buckets], [20, 10])
-        self.assertEqual([bucket["last_rank"] for bucket in buckets], [1, 2])
+        self.assertEqual(step.busy([self.exchange(0, 10), self.exchange(5, 20), self.exchange(30, 31)]), 21)
 
     def test_examples_are_the_rows_of_the_first_tensor(self):
-        self.assertEqual(paceline_log.count_examples(Batch()), 8)
-        self.assertEqual(paceline_log.count_examples({"x": [Batch(), None]}), 8)
-        self.assertIsNone(paceline_log.count_examples(7))
+        self.assertEqual(step.count_examples(Batch()), 8)
+        self.assertEqual(step.count_examples({"x": [Batch(), None]}), 8)
+        self.assertIsNone(step.count_examples(7))
 
 
 class FakeCuda:
@@ -127,8 +119,8 @@ class FakeCuda:
     cuda = Stream = None
 
     @staticmethod
-    def synchronize():
-        pass
+    def stream(_):
+        return contextlib.nullcontext()
 
 
 FakeCuda.cuda, FakeCuda.Stream = FakeCuda, object
@@ -137,31 +129,94 @@ FakeCuda.cuda, FakeCuda.Stream = FakeCuda, object
 class DeviceClock(unittest.TestCase):
     def test_moments_are_the_devices_but_never_before_the_call(self):
         host = iter([1_000_000, 2_000_000, 3_000_000, 9_000_000, 30_000_000, 99_000_000])
-        with mock.patch.object(paceline_log, "now", lambda: next(host)):
-            clock = paceline_log.CudaClock(FakeCuda)
+        with mock.patch.object(clock, "now", lambda: next(host)):
+            device = clock.CudaClock(FakeCuda)
             stamps = []
             for at in (2.0, 4.0, 7.0):  # milliseconds after the anchor, which lies at 1 ms
                 FakeCuda.Event.time = at
-                stamps.append(clock.stamp())
-            moments = clock.moments(stamps)
+                stamps.append(device.stamp())
+            moments = device.moments(stamps)
         # The third would have come to 8 ms, but was asked for at 9.
         self.assertEqual(moments, [4_000_000, 6_000_000, 9_000_000])
-        self.assertEqual(clock.anchored, 9_000_000)
+        self.assertEqual(device.anchored, 9_000_000)
 
     def test_events_are_used_again_and_none_is_free_twice(self):
-        clock = paceline_log.CudaClock(FakeCuda)
-        first = clock.anchor
+        device = clock.CudaClock(FakeCuda)
+        first = device.anchor
         made = {id(first)}
-        end = clock.stamp()
+        end = device.stamp()
         for _ in range(50):
             # The end of a step is the begin of the next, and of its load.
-            stamps = [end, end] + [clock.stamp() for _ in range(5)]
+            stamps = [end, end] + [device.stamp() for _ in range(5)]
             made.update(id(event) for event, _ in stamps)
-            clock.moments(stamps)
+            device.moments(stamps)
             end = stamps[-1]
-            self.assertEqual(len({id(event) for event in clock.free}), len(clock.free))
-            self.assertNotIn(end[0], clock.free)
+            self.assertEqual(len({id(event) for event in device.free}), len(device.free))
+            self.assertNotIn(end[0], device.free)
         self.assertLessEqual(len(made), 14, "as many as two steps need")
+
+    def test_a_device_that_keeps_up_with_the_host_is_starved(self):
+        marks = [(None, 0), ("forward", 100), ("backward", 200), ("update", 300), (None, 400)]
+        self.assertEqual(step.starved(marks, 500, [0, 5, 5, 5, 5, 5], 30), 300)
+        self.assertEqual(step.starved(marks, 500, [900, 900, 5, 5, 900, 900], 30), 100, "backward alone began and ended so")
+        self.assertEqual(step.starved(marks, 500, [900] * 6, 30), 0)
+
+    def test_lags_are_how_far_the_device_is_behind_the_call(self):
+        host = iter([1_000_000, 2_000_000, 3_000_000, 30_000_000])
+        with mock.patch.object(clock, "now", lambda: next(host)):
+            device = clock.CudaClock(FakeCuda)
+            start = FakeCuda.Event.time
+            stamps = []
+            for after in (1.0, 5.0):
+                FakeCuda.Event.time = start + after
+                stamps.append(device.stamp())
+            device.moments(stamps)
+        self.assertEqual(device.lags, [0, 3_000_000])
+
+
+class Scheduled(unittest.TestCase):
+    def told(self, marks, end, phases, waited, worst=0):
+        return scheduling.told(marks, *end, phases, (0, 0, 0), (waited, worst, 9))
+
+    def test_waiting_for_a_core_is_where_the_processor_clock_lacks_it(self):
+        marks = [("forward", 0, 0), ("backward", 100, 60), ("comm_wait", 200, 150), (None, 250, 150)]
+        phases = {"forward": 100, "backward": 100, "comm_wait": 50}
+        told = self.told(marks, (260, 155), phases, 70)
+        self.assertEqual(told["off_core"], {"forward": 40, "backward": 10, "comm_wait": 20})
+        self.assertEqual((told["cpu"], told["process_cpu"], told["queued"]), (155, 9, 70))
+
+    def test_a_thread_that_sleeps_was_not_kept_from_a_core(self):
+        marks = [("forward", 0, 0), (None, 100, 20)]
+        self.assertEqual(self.told(marks, (100, 20), {"forward": 100}, 0)["off_core"], {})
+
+    def test_another_thread_that_waited_longer_held_the_step_up(self):
+        marks = [("forward", 0, 0), (None, 100, 20)]
+        self.assertEqual(self.told(marks, (100, 20), {"forward": 100}, 5, worst=50)["off_core"], {"forward": 50})
+
+    def test_counters_of_this_process_only_go_up(self):
+        watched = scheduling.Scheduler()
+        self.addCleanup(watched.close)
+        first, second = watched.read(), watched.read()
+        if first is not None:
+            self.assertTrue(all(later >= earlier for later, earlier in zip(second, first)))
+
+
+class Claims(TestCase):
+    def claim(self, rank, world, head=True):
+        lines = files.claim(self.folder, rank, world)
+        if head:
+            lines.head({"rank": rank, "world": world})
+        lines.close()
+        return os.path.relpath(lines.path, self.folder)
+
+    def test_a_second_training_gets_the_next_folder(self):
+        self.assertEqual([self.claim(0, 2), self.claim(1, 2)], ["rank-0.jsonl", "rank-1.jsonl"])
+        self.assertEqual([self.claim(1, 2), self.claim(0, 2)], ["2/rank-1.jsonl", "2/rank-0.jsonl"])
+        self.assertEqual(self.claim(0, 2), "3/rank-0.jsonl")
+
+    def test_ranks_of_another_number_of_workers_do_not_join(self):
+        self.claim(0, 1)
+        self.assertEqual([self.claim(0, 2), self.claim(1, 2)], ["2/rank-0.jsonl", "2/rank-1.jsonl"])
 
 
 class Logging(TestCase):
@@ -170,15 +225,16 @@ class Logging(TestCase):
         for record in (
             {"step": 3, "begin": 1, "end": 9, "phases": {"load": 2, "forward": 3}, "examples": 8, "loss": 1e-7},
             {"step": 0, "begin": 0, "end": 5, "phases": {}, "examples": 0, "loss": None, "comm_busy": 2,
-             "overlapped": 1, "arrivals": [exchange, exchange], "waits": [[1, 2], [3, 4]]},
+             "overlapped": 1, "arrivals": [exchange, exchange], "waits": [[1, 2], [3, 4]],
+             "scheduling": {"cpu": 3, "off_core": {"load": 1}}, "starved": 7, "sampled": False},
         ):
-            self.assertEqual(paceline_log.step_line(record), paceline_log.to_line({"step": record}))
+            self.assertEqual(step.step_line(record), files.to_line({"step": record}))
 
     def test_an_exchange_overlaps_with_what_is_computed_meanwhile(self):
         marks = [("forward", 0), ("backward", 10), ("comm_wait", 30), ("update", 40), (None, 50)]
         exchanges = [{"begun": 20, "ended": 34}, {"begun": 25, "ended": 45}]
-        self.assertEqual(paceline_log.overlapped(exchanges, marks, 60), 15, "20 to 30 and 40 to 45")
-        self.assertEqual(paceline_log.overlapped([], marks, 60), 0)
+        self.assertEqual(step.overlapped(exchanges, marks, 60), 15, "20 to 30 and 40 to 45")
+        self.assertEqual(step.overlapped([], marks, 60), 0)
 
     def test_steps_are_written_many_at_a_time_and_all_at_the_end(self):
         log = self.log()
@@ -191,7 +247,7 @@ class Logging(TestCase):
 
     def test_a_slow_step_is_written_without_waiting_for_many(self):
         log = self.log()
-        with mock.patch.object(paceline_log, "SELDOM", 0):
+        with mock.patch.object(recorder, "SELDOM", 0):
             for number in log.steps(range(4)):
                 self.assertEqual(len(steps_of(self.case)), number)
         log.close()
@@ -218,7 +274,7 @@ class Logging(TestCase):
 
     def test_the_launchers_log_is_held_while_the_run_is_under_way(self):
         def is_held():
-            with open(os.path.join(self.case, paceline_log.LAUNCHER)) as file:
+            with open(os.path.join(self.case, files.LAUNCHER)) as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -233,7 +289,7 @@ class Logging(TestCase):
     def test_imports_lie_behind_main(self):
         self.assertEqual(self.python("""
             time.sleep(0.3)
-            log = paceline_log.Log(folder, "net")
+            log = paceline.Log(folder, "net")
             for _ in log.steps(range(2)): pass
             log.close()
         """).returncode, 0)
@@ -303,7 +359,7 @@ class Logging(TestCase):
 
     def test_a_log_that_nobody_closes_is_no_finished_run(self):
         done = self.python("""
-            log = paceline_log.Log(folder, "net")
+            log = paceline.Log(folder, "net")
             for _ in log.steps(range(3)): pass
         """)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -312,64 +368,21 @@ class Logging(TestCase):
 
 
 class Ranks(TestCase):
-    def write(self, rank, sleep, host="here", offset=0, done=True):
-        """A rank of two that begins both its exchanges `sleep` later than the other; its clock is `offset` ahead."""
+    def write(self, rank, done=True):
+        """The log of a rank of two."""
         case = os.path.join(self.folder, "net-2")
         os.makedirs(case, exist_ok=True)
-        header = {"rank": rank, "world": 2, "host": host}
-        lines = paceline_log.Lines(os.path.join(case, f"rank-{rank}.jsonl"), header)
-        lines.append({"main": {"at": 100 + offset, "pid": 1}})
-        arrivals = [
-            {"bytes": 4, "begun": t + sleep + offset, "ended": t + 60 + offset, "cpu": 1} for t in (1000, 1100)
-        ]
-        waits = [[1000 + sleep + offset, 1060 + offset], [1100 + sleep + offset, 1160 + offset]]
-        step = {"step": 0, "begin": 900 + offset, "end": 1200 + offset, "phases": {"comm_wait": 120 - 2 * sleep},
-                "examples": 8, "loss": None, "comm_busy": 100, "arrivals": arrivals, "waits": waits}
-        lines.append({"step": step})
+        lines = files.Lines(os.path.join(case, f"rank-{rank}.jsonl"))
+        lines.head({"rank": rank, "world": 2, "host": "here"})
+        lines.append({"main": {"at": 100, "pid": 1}})
         if done:
-            lines.append({"done": {"at": 1300 + offset, "peak_resident": 1, "peak_device": None}})
+            lines.append({"done": {"at": 1300, "peak_resident": 1, "peak_device": None}})
         lines.close()
-        if rank == 0:
-            lines = paceline_log.Lines(os.path.join(case, "launcher.jsonl"), {"case": {"model": "net", "workers": 2}})
-            lines.close()
         return case
-
-    def test_merging_says_who_was_late_and_what_that_cost(self):
-        self.write(0, 0)
-        case = self.write(1, 40)
-        paceline_log.merge(case)
-        fast, slow = steps_of(case, 0)[0], steps_of(case, 1)[0]
-        self.assertEqual((fast["late_rank"], slow["late_rank"]), (80, 0))
-        self.assertEqual({bucket["last_rank"] for bucket in fast["buckets"] + slow["buckets"]}, {1})
-        self.assertEqual([bucket["last_arrival"] for bucket in fast["buckets"]], [1040, 1140])
-        self.assertEqual(sum(b["waited_late"] + b["waited_transfer"] for b in fast["buckets"]), fast["phases"]["comm_wait"])
-        self.assertNotIn("arrivals", fast)
-        merged = events(case)
-        paceline_log.merge(case)
-        self.assertEqual(events(case), merged)
-
-    def test_ranks_of_another_host_are_put_on_the_clock_of_the_first(self):
-        self.write(0, 0)
-        case = self.write(1, 40, host="there", offset=5_000_000)
-        paceline_log.merge(case)
-        slow = steps_of(case, 1)[0]
-        self.assertEqual((slow["begin"], slow["end"]), (900, 1200))
-        self.assertEqual(events(case, 1)[1]["main"]["at"], 100)
-        self.assertEqual(steps_of(case, 0)[0]["late_rank"], 80)
-
-    def test_ranks_without_the_same_exchanges_are_left_as_they_are(self):
-        self.write(0, 0)
-        case = self.write(1, 40)
-        path = os.path.join(case, "rank-1.jsonl")
-        lines = events(case, 1)
-        lines[2]["step"]["arrivals"].pop()
-        paceline_log.replace(path, paceline_log.to_text(lines))
-        paceline_log.merge(case)
-        self.assertIn("arrivals", steps_of(case, 0)[0])
 
     def test_rank_0_waits_for_the_others_but_not_for_ever(self):
         log = self.log(world=2, rank=0, patience=0.1)
-        self.write(1, 0, done=False)
+        self.write(1, done=False)
         for _ in log.steps(range(2)):
             pass
         log.close()
@@ -378,7 +391,7 @@ class Ranks(TestCase):
         self.assertIn("rank 1 did not close", over["reason"])
 
     def test_a_log_of_an_earlier_run_is_nobodys(self):
-        case = self.write(1, 0)
+        case = self.write(1)
         os.utime(os.path.join(case, "rank-1.jsonl"), (1, 1))
         log = self.log(world=2, rank=0, patience=0)
         for _ in log.steps(range(2)):
@@ -423,24 +436,24 @@ class Robustness(TestCase):
             file.write('{"schema":2,"program":"paceline 0.1.0"}')
         with self.warnings(1):
             self.log().close()
-        self.assertEqual(paceline_log.read_text(path), '{"schema":2,"program":"paceline 0.1.0"}')
+        self.assertEqual(files.read_text(path), '{"schema":2,"program":"paceline 0.1.0"}')
 
     def test_a_killed_rank_leaves_whole_lines(self):
         done = self.python("""
-            log = paceline_log.Log(folder, "net")
+            log = paceline.Log(folder, "net")
             for number in log.steps(range(100)):
                 if number == 50:
                     os.kill(os.getpid(), signal.SIGKILL)
         """)
         self.assertEqual(done.returncode, -signal.SIGKILL)
-        self.assertGreaterEqual(len(steps_of(self.case)), 50 - paceline_log.MANY, "what was not written yet is lost")
+        self.assertGreaterEqual(len(steps_of(self.case)), 50 - recorder.MANY, "what was not written yet is lost")
         with open(os.path.join(self.case, "rank-0.jsonl")) as file:
             self.assertTrue(file.read().endswith("\n"))
 
     @unittest.skipUnless(hasattr(os, "fork"), "needs fork")
     def test_a_forked_process_writes_nothing(self):
         done = self.python("""
-            log = paceline_log.Log(folder, "net")
+            log = paceline.Log(folder, "net")
             for number in log.steps(range(4)):
                 child = os.fork()
                 if child == 0:
@@ -455,41 +468,6 @@ class Robustness(TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([(s["step"], s["loss"]) for s in steps_of(self.case)], [(n, None) for n in range(4)])
         self.assertEqual(launcher(self.case)[-1]["over"]["outcome"], "done")
-
-
-class Launching(TestCase):
-    SCRIPT = """
-        import sys, paceline_log
-        log = paceline_log.Log(model="net")
-        for _ in log.steps(range(3)): pass
-        {end}
-    """
-
-    def launch(self, end):
-        code = textwrap.dedent(self.SCRIPT.format(end=end))
-        command = [sys.executable, os.path.join(HERE, "paceline_log.py"), "run", "--out", self.folder, "--", sys.executable]
-        return subprocess.run(command + ["-c", code], capture_output=True, text=True)
-
-    def test_a_launched_run_lasts_from_spawn_to_reap(self):
-        done = self.launch("log.close()")
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        _, spawn, reap, over = launcher(self.case)
-        self.assertLessEqual(spawn["spawn"]["at"], events(self.case)[1]["main"]["at"])
-        self.assertGreater(reap["reap"]["at"], events(self.case)[-1]["done"]["at"])
-        self.assertEqual(over["over"]["outcome"], "done")
-        with open(os.path.join(self.folder, "study.json")) as file:
-            self.assertEqual(json.load(file)["cases"][0]["steps"], 3)
-
-    def test_a_launched_run_that_fails_keeps_its_status(self):
-        done = self.launch("sys.exit(3)")
-        self.assertEqual(done.returncode, 3)
-        over = launcher(self.case)[-1]["over"]
-        self.assertEqual(over, {"outcome": "failed", "reason": "the command ended with exit code 3"})
-
-    def test_a_command_that_is_not_there_is_said_to_be(self):
-        with self.warnings(1) as told:
-            self.assertEqual(paceline_log.run(None, ["/no/such/command"]), 127)
-        self.assertIn("cannot run", told.getvalue())
 
 
 if __name__ == "__main__":

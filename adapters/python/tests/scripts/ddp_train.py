@@ -1,0 +1,57 @@
+"""DDP as users write it: gradient accumulation with no_sync. Prints the sum of the weights' bits."""
+
+import argparse
+import contextlib
+import hashlib
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--hook", choices=["early", "late"])
+parser.add_argument("--views", action="store_true")
+parser.add_argument("--keep", action="store_true", help="zero gradients in place")
+parser.add_argument("--crash", type=int)
+args = parser.parse_args()
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10))
+model = DistributedDataParallel(model, bucket_cap_mb=0.02, gradient_as_bucket_view=args.views)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(48 * world, 64), torch.randint(10, (48 * world,)))
+loader = DataLoader(data, 4, sampler=DistributedSampler(data, world, rank, shuffle=False))
+called = 0
+
+
+def halved(state, bucket):
+    """A hook that shows in the weights, and counts."""
+    global called
+    called += 1
+    future = dist.all_reduce(bucket.buffer().div_(2 * world), async_op=True).get_future()
+    return future.then(lambda future: future.value()[0])
+
+
+if args.hook == "early":
+    model.register_comm_hook(None, halved)
+accumulate = 3
+for number, (inputs, labels) in enumerate(loader):
+    last = number % accumulate == accumulate - 1
+    with contextlib.nullcontext() if last else model.no_sync():
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+    if args.hook == "late" and number == 0:
+        model.register_comm_hook(None, halved)
+    if last:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not args.keep)
+        if args.crash == number // accumulate and rank == 1:
+            raise RuntimeError("a planted failure")
+weights = torch.cat([each.detach().flatten() for each in model.parameters()])
+if rank == 0:
+    print(hashlib.sha256(weights.numpy().tobytes()).hexdigest(), called > 0)
+dist.destroy_process_group()
