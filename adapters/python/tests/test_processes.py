@@ -34,17 +34,18 @@ class Ddp(FollowCase):
 
     def test_the_same_bits_come_out_with_and_without_being_followed(self):
         for workers, options in ((2, ()), (3, ()), (3, ("--views", "--keep"))):
-            plain = self.run_script("ddp_train.py", *options, workers=workers, followed=False)
-            self.assertEqual(self.run_script("ddp_train.py", *options, workers=workers), plain, (workers, options))
+            plain = self.run_script("ddp_train.py", *options, workers=workers, fork=True, followed=False)
+            followed = self.run_script("ddp_train.py", *options, workers=workers, fork=True)
+            self.assertEqual(followed, plain, (workers, options))
 
     def test_a_hook_of_the_scripts_own_is_kept_and_timed(self):
-        plain = self.run_script("ddp_train.py", "--hook", "early", workers=2, followed=False)
+        plain = self.run_script("ddp_train.py", "--hook", "early", workers=2, fork=True, followed=False)
         self.assertIn("True", plain)
-        self.assertEqual(self.run_script("ddp_train.py", "--hook", "early", workers=2), plain)
+        self.assertEqual(self.run_script("ddp_train.py", "--hook", "early", workers=2, fork=True), plain)
         self.assertTrue(all(step.get("arrivals") for rank in ranks(self.out) for step in rank.steps[1:]))
 
     def test_a_rank_that_crashes_leaves_what_is_known(self):
-        self.run_script("ddp_train.py", "--crash", "2", workers=2, status=1)
+        self.run_script("ddp_train.py", "--crash", "2", workers=2, fork=True, status=1)
         lost = ranks(self.out)[1]
         self.assertEqual(len(lost.steps), 3)
         self.assertIsNone(lost.done)
