@@ -29,8 +29,8 @@ class Ddp(FollowCase):
                     self.assertLess(arrival["begun"], arrival["ended"])
         sizes = [[[each["bytes"] for each in step["arrivals"]] for step in rank.steps[2:]] for rank in told]
         self.assertEqual(sizes[0], sizes[1], "the ranks tell of the same exchanges")
-        # Buffers go out before every pass that exchanges; two buckets or more hold 38 KB of gradients.
-        self.assertGreater(len(sizes[0][0]), 2)
+        gradients, buffers = 39_464, 1_032
+        self.assertEqual([sum(step) for step in sizes[0]], [gradients + buffers] * 2, "once a step")
 
     def test_the_same_bits_come_out_with_and_without_being_followed(self):
         for workers, options in ((2, ()), (3, ()), (3, ("--views", "--keep"))):

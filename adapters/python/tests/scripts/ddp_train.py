@@ -20,7 +20,6 @@ parser.add_argument("--crash", type=int)
 parser.add_argument("--fork", type=int, metavar="N", help="start so many ranks, without a launcher")
 args = parser.parse_args()
 
-
 def train():
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
@@ -31,14 +30,12 @@ def train():
     loader = DataLoader(data, 4, sampler=DistributedSampler(data, world, rank, shuffle=False))
     called = 0
 
-
     def halved(state, bucket):
         """A hook that shows in the weights, and counts."""
         nonlocal called
         called += 1
         future = dist.all_reduce(bucket.buffer().div_(2 * world), async_op=True).get_future()
         return future.then(lambda future: future.value()[0])
-
 
     if args.hook == "early":
         model.register_comm_hook(None, halved)
@@ -59,11 +56,9 @@ def train():
         print(hashlib.sha256(weights.numpy().tobytes()).hexdigest(), called > 0)
     dist.destroy_process_group()
 
-
 def forked(rank, world):
     dist.init_process_group("gloo", init_method=f"file://{os.path.abspath('meeting')}", rank=rank, world_size=world)
     train()
-
 
 if args.fork:
     if os.path.exists("meeting"):
