@@ -14,6 +14,7 @@ class Roots:
         self.torch, self.is_compiling = torch, hooks.compiling(torch)
         self.handles = weakref.WeakKeyDictionary()  # how to take the hooks off again, by module
         self.held, self.names = [], []
+        self.inside = False  # a call of one of them
 
     @property
     def modules(self):
@@ -92,20 +93,34 @@ class Roots:
                     module._compiled_call_impl = call
 
             return [restore]
-        first = module.register_forward_pre_hook(begins, prepend=True, with_kwargs=True)
-        last = module.register_forward_hook(ended)
-        return [first.remove, last.remove]
+        handles = [module.register_forward_pre_hook(begins, prepend=True, with_kwargs=True), module.register_forward_hook(ended)]
+        if isinstance(module, self.torch.nn.parallel.DistributedDataParallel) and not hooks.has_compiled:
+            # Evaluations often call the model within the wrapper.
+            inner = module.module
+            handles.append(inner.register_forward_pre_hook(hooks.Hook(self.inner_begins), prepend=True, with_kwargs=True))
+            handles.append(inner.register_forward_hook(hooks.Hook(self.inner_ended)))
+        return [handle.remove for handle in handles]
 
     def begins(self, module, args, kwargs):
         if self.is_compiling():
             return
+        self.inside = True
         if hooks.listener is not None:
             hooks.listener.forward_begins(module, args, kwargs)
 
     def ended(self, module, args, result):
         if self.is_compiling():
             return
+        self.inside = False
         if hooks.listener is not None:
+            hooks.listener.forward_ended(module)
+
+    def inner_begins(self, module, args, kwargs):
+        if not self.is_compiling() and not self.inside and hooks.listener is not None:
+            hooks.listener.forward_begins(module, args, kwargs)
+
+    def inner_ended(self, module, args, result):
+        if not self.is_compiling() and not self.inside and hooks.listener is not None:
             hooks.listener.forward_ended(module)
 
     def unhook(self, module):
