@@ -1,5 +1,6 @@
 """For tests: a process that is followed as `paceline run` does it, and what it wrote."""
 
+import atexit
 import json
 import os
 import shutil
@@ -12,6 +13,10 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(HERE), "src", "paceline")
 SCRIPTS = os.path.join(HERE, "scripts")
+# PyTorch is installed without its bytecode: the first process compiles it, for all.
+COMPILED = os.environ.get("PYTHONPYCACHEPREFIX") or tempfile.mkdtemp()
+if "PYTHONPYCACHEPREFIX" not in os.environ:
+    atexit.register(shutil.rmtree, COMPILED, True)
 sys.path.insert(0, os.path.dirname(PACKAGE))
 
 from paceline.files import read_lines
@@ -50,13 +55,15 @@ class FollowCase(unittest.TestCase):
             shutil.copytree(PACKAGE, os.path.join(place, "paceline"), ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copy(os.path.join(PACKAGE, "sitecustomize.py"), place)
         clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
-        return {**clean, "PYTHONPATH": place, "PACELINE_RUN": json.dumps(self.order(**more)), "PYTHONDONTWRITEBYTECODE": "1",
+        return {**clean, "PYTHONPATH": place, "PACELINE_RUN": json.dumps(self.order(**more)), "PYTHONPYCACHEPREFIX": COMPILED,
                 "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
 
-    def run_script(self, *command, status=0, workers=1, followed=True, **order):
-        """Runs a script of tests/scripts; with several workers under torchrun. Returns what it printed."""
+    def run_script(self, *command, status=0, workers=1, fork=False, followed=True, **order):
+        """Runs a script of tests/scripts; with several workers under torchrun, unless it forks them itself. Returns what it printed."""
         command = [os.path.join(SCRIPTS, command[0]), *command[1:]]
-        if workers > 1:
+        if fork:
+            command += ["--fork", str(workers)]
+        elif workers > 1:
             command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), *command]
         environment = self.environment(**order)
         if not followed:

@@ -1,6 +1,7 @@
 """Training loops as users write them, followed within this process."""
 
 import copy
+import gc
 import io
 import os
 import pickle
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import unittest
 import unittest.mock
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -37,6 +39,7 @@ class Followed(FollowCase):
         self.model = network()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.follow()
+        hooks.has_compiled = False  # whatever the tests before did
         self.addCleanup(hooks.listen, None)
 
     def follow(self, **order):
@@ -227,6 +230,29 @@ class Loops(Followed):
             self.optimizer.step()
         self.check_steps(self.ended(), 5, "load", "backward", "update")
         self.assertEqual(len(compiled), 1)
+
+    def test_a_compiled_function_without_a_loader_is_compiled_once(self):
+        compiled = []
+
+        def backend(graph, inputs):
+            compiled.append(graph)
+            return graph
+
+        whole = torch.compile(lambda *args: loss_of(self.model, *args), fullgraph=True, backend=backend)
+        for inputs, labels in [(torch.randn(6, 16), torch.randint(4, (6,)))] * 5:
+            self.optimizer.zero_grad()
+            whole(inputs, labels).backward()
+            self.optimizer.step()
+        self.check_steps(self.ended(), 5, "backward", "update")
+        self.assertEqual(len(compiled), 1)
+
+    def test_a_followed_model_is_not_kept_alive(self):
+        self.train(loader(16))
+        gone = weakref.ref(self.model)
+        self.model = self.optimizer = None
+        gc.collect()
+        self.assertIsNone(gone())
+        self.ended()
 
     def test_a_model_compiled_in_place_keeps_one_graph(self):
         compiled = []

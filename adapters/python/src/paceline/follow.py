@@ -21,7 +21,7 @@ from .files import claim
 from .listener import Listener
 from .machine import host, place, process_start
 from .recorder import MANY, guarded
-from .roots import Roots, unwrapped
+from .roots import Roots
 from .scheduling import Scheduler
 from .step import Step, count_examples
 
@@ -132,7 +132,7 @@ class Follower(Listener):
             return
         if not self.started and self.looks < LOOKS:
             self.looks += 1
-            self.roots.find()
+            self.roots.find(early=True)
         step = self.step
         if step is None or self.in_tail():
             self.open_step()
@@ -420,8 +420,7 @@ class Follower(Listener):
         return {"rank": self.rank, "world": self.world, "host": host(), "case": case, "untold": untold}
 
     def model(self):
-        names = {type(unwrapped(root)).__name__ for root in self.roots.outermost}
-        return self.order.get("model") or "+".join(sorted(names)) or "model"
+        return self.order.get("model") or "+".join(self.roots.names) or "model"
 
     def hook_excepthook(self):
         before = sys.excepthook

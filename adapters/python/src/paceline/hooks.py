@@ -10,6 +10,7 @@ from .sitecustomize import Waiter
 
 listener = None
 installed = False
+has_compiled = False  # the script has asked for something to be compiled
 before_backward = []  # functions to call, whether somebody listens or not: results depend on them
 
 
@@ -30,6 +31,7 @@ def install(torch):
     wrap_updates(torch)
     wrap_checkpoints(torch)
     wrap_graphs(torch)
+    wrap_compile(torch)
     from . import collectives, ddp
 
     ddp.wrap(torch)
@@ -40,6 +42,20 @@ def compiling(torch):
     """Tells whether torch.compile is reading the code that asks: there, nothing must be measured, nor break its graph."""
     told = getattr(getattr(torch, "compiler", None), "is_compiling", None)
     return told or torch._dynamo.is_compiling
+
+
+def wrap_compile(torch):
+    compile = getattr(torch, "compile", None)
+    if compile is None:
+        return
+
+    @functools.wraps(compile)
+    def compiled(*args, **kwargs):
+        global has_compiled
+        has_compiled = True
+        return compile(*args, **kwargs)
+
+    torch.compile = compiled
 
 
 class Hook:

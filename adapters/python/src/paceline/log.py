@@ -114,7 +114,7 @@ class Log(Listener):
         hooks.listen(self)
         if self.roots is None:
             self.roots = Roots(self.torch)
-        self.roots.hook(model)
+        self.roots.attach([*self.roots.modules, model])
 
     # -- What the script says
 

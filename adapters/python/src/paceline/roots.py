@@ -2,7 +2,7 @@
 
 import functools
 import gc
-import sys
+import weakref
 
 from . import hooks
 
@@ -12,10 +12,18 @@ class Roots:
 
     def __init__(self, torch):
         self.torch, self.is_compiling = torch, hooks.compiling(torch)
-        self.modules, self.handles, self.outermost = [], [], []
+        self.handles = weakref.WeakKeyDictionary()  # how to take the hooks off again, by module
+        self.held, self.names = [], []
+        self.inside = False  # a call of one of them
 
-    def find(self, trained=None):
-        """Looks for them among all objects; `trained` is the parameters of the optimizers, if they are known."""
+    @property
+    def modules(self):
+        """Those that are followed now and still there: a follower must not keep a model alive."""
+        return [module for module in (each() for each in self.held) if module is not None]
+
+    def find(self, trained=None, early=False):
+        """Looks for them among all objects; `trained` is the parameters of the optimizers, if they are known. It is `early` as long as
+        nothing has been computed."""
         kind = self.torch.nn.Module
         # By type: some objects import half a library when they are asked for their class.
         modules = [each for each in gc.get_objects() if issubclass(type(each), kind) and "_modules" in each.__dict__]
@@ -40,73 +48,94 @@ class Roots:
         for module in holders.values():
             within.update(id(child) for child in module._modules.values())
         found = [module for module in holders.values() if id(module) not in within]
-        if {id(each) for each in found} != {id(each) for each in self.modules}:
-            self.attach(found)
-        self.outermost = found
+        self.attach(found, early)
+        self.names = sorted({type(unwrapped(module)).__name__ for module in found})
 
-    def attach(self, modules):
-        self.release()
-        self.modules = list(modules)
+    def attach(self, modules, early=False):
+        """Hooks these modules and no others. Once something may have been compiled, plain modules stay as they are: they may be part
+        of a compiled function, which another number of hooks would make PyTorch compile again."""
+        fixed = hooks.has_compiled and not early
+        for module in list(self.handles):
+            if not any(module is each for each in modules) and not (fixed and not is_compiled(module)):
+                self.unhook(module)
         for module in modules:
-            self.hook(module)
+            if module not in self.handles and not (fixed and not is_compiled(module)):
+                self.handles[module] = self.hook(module)
+        self.held = [weakref.ref(module) for module in modules]
 
     def descend(self):
         """Nobody calls these modules themselves, but what is in them: as Lightning calls methods of its module."""
         inner = [child for module in self.modules for child in module._modules.values() if child is not None]
         inner = [child for child in inner if any(True for _ in child.parameters())]
-        if self.has_compiled():
-            # They may be called within a compiled function, which a hook would make PyTorch compile once more.
-            inner = [child for child in inner if "_orig_mod" in child._modules]
         if not inner:
             return False
         self.attach(inner)
         return True
 
-    def has_compiled(self):
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        return dynamo is not None and bool(dynamo.counters["frames"]["total"])
-
     def hook(self, module):
         begins, ended = hooks.Hook(self.begins), hooks.Hook(self.ended)
         if getattr(module, "_compiled_call_impl", None) is not None:
             # Compiled in place: a hook would be compiled too.
-            call = module._compiled_call_impl
+            call, known = module._compiled_call_impl, weakref.ref(module)
 
             @functools.wraps(call)
             def timed(*args, **kwargs):
-                begins(module, args, kwargs)
+                begins(known(), args, kwargs)
                 result = call(*args, **kwargs)
-                ended(module, args, result)
+                ended(known(), args, result)
                 return result
 
             module._compiled_call_impl = timed
 
             def restore():
-                if module.__dict__.get("_compiled_call_impl") is timed:
+                module = known()
+                if module is not None and module.__dict__.get("_compiled_call_impl") is timed:
                     module._compiled_call_impl = call
 
-            self.handles.append(restore)
-            return
-        first = module.register_forward_pre_hook(begins, prepend=True, with_kwargs=True)
-        last = module.register_forward_hook(ended)
-        self.handles += [first.remove, last.remove]
+            return [restore]
+        handles = [module.register_forward_pre_hook(begins, prepend=True, with_kwargs=True), module.register_forward_hook(ended)]
+        if isinstance(module, self.torch.nn.parallel.DistributedDataParallel) and not hooks.has_compiled:
+            # Evaluations often call the model within the wrapper.
+            inner = module.module
+            handles.append(inner.register_forward_pre_hook(hooks.Hook(self.inner_begins), prepend=True, with_kwargs=True))
+            handles.append(inner.register_forward_hook(hooks.Hook(self.inner_ended)))
+        return [handle.remove for handle in handles]
 
     def begins(self, module, args, kwargs):
         if self.is_compiling():
             return
+        self.inside = True
         if hooks.listener is not None:
             hooks.listener.forward_begins(module, args, kwargs)
 
     def ended(self, module, args, result):
         if self.is_compiling():
             return
+        self.inside = False
         if hooks.listener is not None:
             hooks.listener.forward_ended(module)
 
-    def release(self):
-        for remove in self.handles:
+    def inner_begins(self, module, args, kwargs):
+        if not self.is_compiling() and not self.inside and hooks.listener is not None:
+            hooks.listener.forward_begins(module, args, kwargs)
+
+    def inner_ended(self, module, args, result):
+        if not self.is_compiling() and not self.inside and hooks.listener is not None:
+            hooks.listener.forward_ended(module)
+
+    def unhook(self, module):
+        for remove in self.handles.pop(module):
             remove()
-        self.modules, self.handles = [], []
+
+    def release(self):
+        for module in list(self.handles):
+            self.unhook(module)
+        self.held = []
+
+
+def is_compiled(module):
+    """Whether it is compiled as a whole, so that hooks on it lie outside of what is compiled."""
+    return "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def unwrapped(module):

@@ -30,6 +30,8 @@ def rank(number, world, file):
 def main():
     how = sys.argv[1]
     if how in ("spawn", "fork"):
+        import torch._dynamo  # once for all that are forked: the first optimizer does it
+
         mp.start_processes(rank, (2, os.path.abspath("meeting")), 2, start_method=how)
     elif how == "workers":
         train(workers=2)
