@@ -1,5 +1,7 @@
 //! Commands under `paceline run`, and a shell script that plays a process that is followed.
 
+#![allow(dead_code, reason = "each test program uses some of it")]
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
