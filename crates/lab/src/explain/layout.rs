@@ -98,11 +98,10 @@ fn count(text: &str) -> Option<Count> {
     }
     let (first, used) = whole(text)?;
     let (of, after) = noun(&text[used..]);
-    // `80GB A100` and `101% of a core` count something else.
+    // `80GB A100`, `101% of a core` and `4xlarge` count something else; `4xA10G` are devices.
     let glued = after.starts_with(|c: char| c.is_alphabetic() || c == '%');
-    let counts = after.strip_prefix(['x', 'X']).map(str::trim_start);
-    let counts =
-        counts.is_some_and(|rest| !rest.starts_with(char::is_alphabetic) || meaning::is_device(rest));
+    let times = after.strip_prefix(['x', 'X']).map(str::trim_start);
+    let counts = times.is_some_and(|rest| !rest.starts_with(char::is_lowercase) || meaning::is_device(rest));
     if of.is_none() && glued && !counts {
         return None;
     }

@@ -326,6 +326,8 @@ fn a_second_count_that_does_not_grow_with_the_first_separates_runs() {
 fn a_number_with_a_unit_counts_no_workers() {
     let text = "| GPU | GPU Numbers | images/s |\n|-|-|-|\n| 80GB A100 | 1 | 10 |\n| 80GB A100 | 8 | 75 |\n";
     assert_eq!(told(text), [("80GB A100".into(), vec![1, 8], 0)]);
+    let machines = "machine,images/s\n1xA10G,10\n4xA10G,38\n";
+    assert_eq!(told(machines)[0].1, [1, 4]);
     let error = explain_text(
         "| load | images/s |\n|-|-|\n| 101% of a core | 10 |\n| 102% of a core | 20 |\n",
         &Options::default(),
