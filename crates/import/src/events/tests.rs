@@ -23,16 +23,8 @@ fn log(rank: u32, steps: u64) -> RankLog {
         step
     };
     RankLog {
-        header: WorkerHeader::Rank(RankHeader::new(Rank(rank), 2)),
-        main: None,
-        planned: None,
-        evaluations: Vec::new(),
-        recoveries: Vec::new(),
-        faults: Vec::new(),
         steps: (0..steps).map(step).collect(),
-        peak_resident: None,
-        shared: None,
-        peak_device: None,
+        ..RankLog::empty(WorkerHeader::Rank(RankHeader::new(Rank(rank), 2)))
     }
 }
 
