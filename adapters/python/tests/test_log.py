@@ -160,6 +160,7 @@ class DeviceClock(unittest.TestCase):
         self.assertEqual(step.starved(marks, 500, [0, 5, 5, 5, 5, 5], 30), 300)
         self.assertEqual(step.starved(marks, 500, [900, 900, 5, 5, 900, 900], 30), 100, "backward alone began and ended so")
         self.assertEqual(step.starved(marks, 500, [900] * 6, 30), 0)
+        self.assertEqual(step.starved([("backward", 0)], 20_000, [0, 900], 30), 20_000, "a twentieth of the phase is not much")
 
     def test_lags_are_how_far_the_device_is_behind_the_call(self):
         host = iter([1_000_000, 2_000_000, 3_000_000, 30_000_000])

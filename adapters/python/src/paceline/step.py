@@ -112,12 +112,13 @@ def overlap(stretches, begin, end):
 
 def starved(marks, end, lags, caught_up):
     """Time of computing in which the device kept up with the host: it had finished what it was given at the begin and at the
-    end of a phase, so that the host's launches set the pace, not the device. `lags` is how far it was behind at each mark, and
-    at the end."""
+    end of a phase, or all but a twentieth of the phase, so that the host's launches set the pace, not the device. `lags` is how far
+    it was behind at each mark, and at the end."""
     total = 0
     for place, (phase, begin) in enumerate(marks):
-        if phase in COMPUTING and lags[place] < caught_up and lags[place + 1] < caught_up:
-            total += (marks[place + 1][1] if place + 1 < len(marks) else end) - begin
+        length = (marks[place + 1][1] if place + 1 < len(marks) else end) - begin
+        if phase in COMPUTING and max(lags[place:place + 2]) < max(caught_up, length // 20):
+            total += length
     return total
 
 
