@@ -271,7 +271,7 @@ fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
         for ((label, cell), workers) in labels.iter_mut().zip(filled(grid, at)).zip(&workers) {
             // `2x RTX 3090` beside 2 GPUs is an RTX 3090.
             let repeats = count(cell).filter(|count| Some(count.value) == *workers);
-            let cell = repeats.map_or_else(|| cell.to_owned(), |count| count.rest);
+            let cell = repeats.map_or_else(|| without(cell, *workers), |count| count.rest);
             if !label.is_empty() && !cell.is_empty() {
                 label.push_str(", ");
             }
@@ -279,6 +279,16 @@ fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
         }
     }
     Long { counted_by: name, workers, labels, columns }
+}
+
+/// A cell without the number of workers, if it is a product such as `64x8`.
+fn without(cell: &str, workers: Option<u64>) -> String {
+    let is = |text: &str| text.trim().parse().ok() == workers && workers.is_some();
+    match cell.split_once(['x', '×', '*']) {
+        Some((one, other)) if is(one) => other.trim().to_owned(),
+        Some((one, other)) if is(other) => one.trim().to_owned(),
+        _ => cell.to_owned(),
+    }
 }
 
 /// Turns a table that has its workers in the header: each row becomes a column.
@@ -395,8 +405,10 @@ fn split(long: &Long, settings: &[&Column], group: Group) -> Vec<Group> {
         };
         let (repeats, ..) = judge(None);
         // A batch may be that of all workers together.
-        let divided = settings.iter().filter(|setting| setting.meaning == Some(Meaning::Batch));
-        let ways = settings.iter().map(|way| (*way, false)).chain(divided.map(|way| (*way, true)));
+        let ways = settings.iter().flat_map(|way| {
+            let is_batch = way.meaning == Some(Meaning::Batch);
+            std::iter::once((*way, false)).chain(is_batch.then_some((*way, true)))
+        });
         let judged = ways.map(|way| (judge(Some(way)), way));
         let better = judged.filter(|((left, _, scales), _)| *scales && *left < repeats);
         let Some((_, way)) = better.min_by_key(|((left, parts, _), _)| (*left, *parts)) else { break };
