@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use super::meaning;
-
 /// Longest cell that is read as a number.
 const LONGEST: usize = 200;
 
@@ -137,7 +135,7 @@ fn with_unit(figure: Figure, rest: &str) -> Cell {
             Cell::Number(duration, Some(Unit::Seconds(1.0)))
         }
         // A remark in brackets, or the name of what is counted.
-        None if rest.starts_with(['(', '[']) || meaning::is_counted(rest) => Cell::Number(figure, None),
+        None if rest.starts_with(['(', '[']) || counts(rest) => Cell::Number(figure, None),
         None => Cell::Words,
     }
 }
@@ -153,6 +151,16 @@ fn duration(first: Figure, rest: &str) -> Option<Figure> {
     let (next, tail) = number(after.trim_start())?;
     let rest = duration(next, tail.trim())?;
     Some(Figure { value: scaled.value + rest.value, half: rest.half })
+}
+
+/// Whether words name what is counted.
+fn counts(words: &str) -> bool {
+    let word = words.trim_end_matches('s');
+    [
+        "gpu", "worker", "node", "proces", "device", "image", "example", "sample", "step", "epoch", "core",
+        "rank",
+    ]
+    .contains(&word)
 }
 
 /// The unit that a text names.

@@ -298,7 +298,7 @@ fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
         let whole: Vec<String> = filled(grid, at).into_iter().map(str::to_owned).collect();
         let rest = whole.iter().zip(&workers).map(|(cell, workers)| {
             let repeats = count(cell).filter(|count| Some(count.value) == *workers);
-            repeats.map_or_else(|| cell.clone(), |count| count.rest)
+            repeats.map_or_else(|| without(cell, *workers), |count| count.rest)
         });
         let rest: Vec<String> = rest.collect();
         let kinds = |cells: &[String]| cells.iter().collect::<HashSet<_>>().len();
@@ -310,6 +310,16 @@ fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
         (grid.header[*at].clone(), counts)
     };
     Long { counted_by: name, workers, labels, columns, others: others.iter().map(counts).collect() }
+}
+
+/// A cell without the number of workers, if it is a product such as `64x8`.
+fn without(cell: &str, workers: Option<u64>) -> String {
+    let is = |text: &str| text.trim().parse().ok() == workers && workers.is_some();
+    match cell.split_once(['x', '×', '*']) {
+        Some((one, other)) if is(one) => other.trim().to_owned(),
+        Some((one, other)) if is(other) => one.trim().to_owned(),
+        _ => cell.to_owned(),
+    }
 }
 
 /// Turns a table that has its workers in the header: each row becomes a column.
@@ -463,8 +473,10 @@ fn split(long: &Long, settings: &[&Column], group: Group) -> Vec<Group> {
         };
         let (repeats, ..) = judge(None);
         // A batch may be that of all workers together.
-        let divided = settings.iter().filter(|setting| setting.meaning == Some(Meaning::Batch));
-        let ways = settings.iter().map(|way| (*way, false)).chain(divided.map(|way| (*way, true)));
+        let ways = settings.iter().flat_map(|way| {
+            let is_batch = way.meaning == Some(Meaning::Batch);
+            std::iter::once((*way, false)).chain(is_batch.then_some((*way, true)))
+        });
         let judged = ways.map(|way| (judge(Some(way)), way));
         let better = judged.filter(|((left, _, scales), _)| *scales && *left < repeats);
         let Some((_, way)) = better.min_by_key(|((left, parts, _), _)| (*left, *parts)) else { break };

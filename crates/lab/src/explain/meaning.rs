@@ -136,11 +136,6 @@ pub fn counts(word: &str) -> Option<Counts> {
     if is(DEVICES) { Some(Counts::Devices) } else { is(NODES).then_some(Counts::Nodes) }
 }
 
-/// Whether a word names what a number counts.
-pub fn is_counted(word: &str) -> bool {
-    counts(word).is_some() || among(EXAMPLES, word) || among("step steps epoch epochs", word)
-}
-
 /// What a heading counts, if it says nothing else: `# of GPUs`, `num_gpus`, `Nodes`, `GPUs per node`.
 pub fn counted(name: &str) -> Option<Counts> {
     let words = words(name);

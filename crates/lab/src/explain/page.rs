@@ -346,10 +346,18 @@ fn gather(
 
 /// Fields of a line; a quoted one may contain the separator and doubled quotes (RFC 4180).
 fn split_quoted(line: &str, mark: char) -> Vec<String> {
-    let mut reader = csv::ReaderBuilder::new();
-    reader.has_headers(false).delimiter(mark as u8).trim(csv::Trim::All).buffer_capacity(256);
-    let fields = reader.from_reader(line.trim().as_bytes()).into_records().find_map(Result::ok);
-    fields.map_or_else(Vec::new, |fields| fields.iter().map(Into::into).collect())
+    let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
+    let mut letters = line.trim().chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => field.extend(letters.next()),
+            '"' => quoted = !quoted,
+            _ if letter == mark && !quoted => fields.push(std::mem::take(&mut field).trim().into()),
+            _ => field.push(letter),
+        }
+    }
+    fields.push(field.trim().into());
+    fields
 }
 
 /// Whether at least half of the cells below the header are numbers or empty; prose has commas, too.
