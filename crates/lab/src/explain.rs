@@ -234,8 +234,10 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
 
 /// Workers that seem faster together than each alone are a reason to doubt the reading first.
 fn doubt(series: &Series, rows: &[scaling::Row]) -> Option<String> {
+    // A printed speed-up that is 1 on one worker is what the table means.
+    let unfounded = |row: &scaling::Row| row.printed.filter(|_| series.base().is_none());
     let too_good = |row: &scaling::Row| {
-        let faster = row.by_rate.into_iter().chain(row.by_clock).reduce(f64::max).or(row.printed)?;
+        let faster = row.by_rate.into_iter().chain(row.by_clock).reduce(f64::max).or(unfounded(row))?;
         (row.workers > row.over && row.efficiency(faster) > BELIEVED).then_some((
             row.workers,
             row.over,

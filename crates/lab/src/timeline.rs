@@ -193,7 +193,11 @@ impl<'a> CaseLog<'a> {
 }
 
 /// What a worker logged, on the first host's clock, up to the first event that cannot be read.
-fn read_worker<'a>(folder: &Path, clock: &'a Clock, who: Who) -> Option<impl Iterator<Item = RankEvent> + use<'a>> {
+fn read_worker<'a>(
+    folder: &Path,
+    clock: &'a Clock,
+    who: Who,
+) -> Option<impl Iterator<Item = RankEvent> + use<'a>> {
     let mut next_event: Box<dyn FnMut() -> Option<RankEvent>> = match who {
         Who::Rank(rank) => {
             let mut log = RankReader::open(folder, rank).ok()?;
@@ -359,11 +363,10 @@ impl<'a> Track<'a> {
             }
             return Ok(());
         };
-        let steps =
-            self.case.events(who).into_iter().flatten().filter_map(|event| match event {
-                RankEvent::Step(step) => Some(step),
-                _ => None,
-            });
+        let steps = self.case.events(who).into_iter().flatten().filter_map(|event| match event {
+            RankEvent::Step(step) => Some(step),
+            _ => None,
+        });
         for step in steps.take(usize::try_from(most).unwrap_or(usize::MAX)) {
             pen.step(self.case.rank_of(who, &step), &step);
             if pen.events > self.allowance {

@@ -103,7 +103,7 @@ fn profiles_of_jax_and_chrome_traces_are_shown_and_only_the_first_are_runs() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let screens = shown("explain logs/plugins/profile/run/tpu.xplane.pb");
-    assert_eq!(screens.matches("all_reduce       2  21.0 us").count(), 2, "{screens}");
+    assert_eq!(screens.matches("all_reduce      2  21.0 us").count(), 2, "{screens}");
     let timeline = shown("explain logs/plugins/profile/run/object.json");
     assert!(timeline.contains("2 processes, 2 threads") && !timeline.contains("exchange ms"), "{timeline}");
     let report: Value = serde_json::from_str(&shown("import logs --out study --json")).expect("JSON");

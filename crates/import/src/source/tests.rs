@@ -417,7 +417,7 @@ fn the_name_of_a_folder_says_how_many_ranks_a_timeline_without_arrivals_has() {
             write::write(&runs, &[], &folder.path().join("study"), Held::Replace).expect("room");
         let text = terminal::render_report(&written.analyse(&study), terminal::Screen::PLAIN);
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(words.contains("of an unknown number - "), name == "job", "{text}");
+        assert_eq!(words.contains("Results case workers"), name != "job", "{text}");
     }
 }
 

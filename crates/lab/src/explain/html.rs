@@ -44,7 +44,7 @@ pub fn rows(table: &str) -> Option<Vec<Row>> {
         let mut own: Vec<(usize, usize, bool, String)> = Vec::new();
         for (head, cell) in cells(row) {
             let tag = &cell[..cell.find('>').unwrap_or(cell.len())];
-            let text = strip(cell.get(tag.len() + 1..).unwrap_or_default());
+            let text = cell.get(tag.len() + 1..).unwrap_or_default().to_owned();
             own.push((attribute(tag, "colspan"), attribute(tag, "rowspan"), head, text));
         }
         let heads = !own.is_empty() && own.iter().all(|(_, _, head, _)| *head);

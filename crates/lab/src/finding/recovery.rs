@@ -3,8 +3,8 @@
 use paceline_record::Exit;
 
 use super::{Finding, Kind, Loss, Member};
-use crate::CaseReport;
 use crate::numbers::recovery::{Recovery, What};
+use crate::{CaseReport, Status};
 
 /// A part of the cost is named if it is more than this fraction of it.
 const MOST_OF_IT: f64 = 0.5;
@@ -64,7 +64,9 @@ impl Member<'_> {
         let is_twin = |other: &&CaseReport| {
             let mut case = other.case.clone();
             let planted = case.settings.insert("faults".into(), faults.clone());
-            other.is_told() && planted.is_none_or(|faults| faults.is_empty()) && case == self.case.case
+            other.status == Status::Done
+                && planted.is_none_or(|faults| faults.is_empty())
+                && case == self.case.case
         };
         let twin = self.cases.iter().find(is_twin)?;
         let (with, without) = (self.case.total_s?, twin.total_s.filter(|&seconds| seconds > 0.0)?);

@@ -157,7 +157,7 @@ fn rates_are_compared_with_given_examples() {
     };
     let found = with(table, 50_000);
     assert_eq!((found.len(), found[0].check), (1, Check::Examples), "{found:?}");
-    assert_eq!(found[0].printed.map(|needed| needed.value), Some(59_800.0));
+    assert_eq!(found[0].printed.map(|needed| needed.value), Some(59_500.0));
     assert_eq!(with(table, 60_000), []);
     assert_eq!(with(&table.replace("time per epoch", "total time"), 50_000).len(), 1);
     // A rate of its own does not see the start-up.
