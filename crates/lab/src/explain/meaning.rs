@@ -111,7 +111,7 @@ pub fn among(list: &str, word: &str) -> bool {
 
 /// What counts as a worker, in the singular.
 const DEVICES: &str = "gpu worker card rank process proc replica device npu tpu accelerator chip learner np ngpu nproc \
-    nworker core thread cpu hpu";
+    nworker nthread ncore ncpu core thread cpu hpu";
 const NODES: &str = "node machine host server nnode";
 
 /// What a heading or a cell counts.
