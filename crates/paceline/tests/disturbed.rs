@@ -175,6 +175,11 @@ fn a_quota_that_is_used_up_is_named() {
     let command = format!("{PROGRAM} {} --json --out {}", STUDY.join(" "), out.display());
     let report = report(&group.run(&command).expect("a shell"));
     assert_numbers_add_up(&report);
+    // Then others have the cores, too, and the finding says so.
+    if report["cases"][0]["load"]["busy_cores"].as_f64() >= Some(0.5) {
+        eprintln!("skipped: other programs use the cores");
+        return;
+    }
     let text = text(&report, "off_core");
     assert!(
         text.contains("kept off") && text.contains("; the quota of a control group was used up"),
