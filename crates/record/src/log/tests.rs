@@ -133,7 +133,7 @@ fn time_that_runs_backwards_is_damage() {
 #[test]
 fn another_version_is_refused_by_its_number() {
     let folder = written();
-    edit(folder.path(), |text| text.replacen("\"version\":4", "\"version\":9", 1));
+    edit(folder.path(), |text| text.replacen("\"version\":5", "\"version\":9", 1));
     let message = read(folder.path()).expect_err("a later version").to_string();
     assert!(message.contains("version 9, and this program reads versions 1 to 5"), "{message}");
 }
