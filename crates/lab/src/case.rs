@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use paceline_record::{Case, Host, LayerTime, Load, Member, Nanos, Phase, Who, date};
-use serde::Serialize;
+use serde::ser::Error;
+use serde::{Serialize, Serializer};
 
 use crate::numbers::hosts::HostReport;
 use crate::numbers::phases::{PhaseSeconds, RankPhases};
@@ -35,8 +36,8 @@ pub struct CaseReport {
     /// How far it had come when it was read; `None` unless it is running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<SoFar>,
-    /// What was run.
-    #[serde(flatten)]
+    /// What was run. Where not all ranks were recorded, `workers` is the number of those that were, and `null` in JSON.
+    #[serde(flatten, serialize_with = "tell_case")]
     pub case: Case,
     /// When its first run was started, in UTC; `None` where its clock has no date.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -370,10 +371,22 @@ impl CaseReport {
         self.origin = Some(Origin { progress: None, ..origin });
     }
 
-    /// The number of workers in tables: a dash if the ranks that were recorded are some of an unknown number.
+    /// The number of workers in tables; a dash if it is unknown.
     pub(crate) fn workers_shown(&self) -> String {
-        let some = self.case.settings.get("ranks").is_some_and(|ranks| ranks.ends_with(UNKNOWN_RANKS));
-        words::or_dash((!some).then_some(self.case.workers), |workers| workers.to_string())
+        match recorded_part(&self.case) {
+            Some(part) if part.ends_with(UNKNOWN_RANKS) => "-".into(),
+            Some(part) => part.to_owned(),
+            None => self.case.workers.to_string(),
+        }
+    }
+
+    /// The same in a sentence: "4 workers", "1 of 4 workers", "1 of an unknown number of workers".
+    pub fn workers_said(&self) -> String {
+        let said = |part: &str| match part.ends_with(UNKNOWN_RANKS) {
+            true => format!("{part} of workers"),
+            false => format!("{part} workers"),
+        };
+        recorded_part(&self.case).map_or_else(|| words::workers(self.case.workers), said)
     }
 
     /// Whether it finished but only a window of it is known.
@@ -417,6 +430,22 @@ impl CaseReport {
         };
         place.map_or_else(|| who.to_string(), |(host, own)| crate::hosts::name(host, own))
     }
+}
+
+/// Which of its ranks were recorded, as "1 of 4" or "1 of an unknown number"; `None` if all were.
+pub(crate) fn recorded_part(case: &Case) -> Option<&str> {
+    case.settings.get("ranks").map(String::as_str)
+}
+
+/// How many workers ran it; `None` if not all of them were recorded.
+pub(crate) fn whole_workers(case: &Case) -> Option<u32> {
+    recorded_part(case).is_none().then_some(case.workers)
+}
+
+fn tell_case<S: Serializer>(case: &Case, to: S) -> Result<S::Ok, S::Error> {
+    let mut fields = serde_json::to_value(case).map_err(S::Error::custom)?;
+    fields["workers"] = whole_workers(case).into();
+    fields.serialize(to)
 }
 
 /// Why a case is not complete; with repeats, how many did not finish.

@@ -13,7 +13,7 @@ use crate::report::VARIANTS;
 use crate::section::{Section, Topic};
 use crate::stats::{self, Ratio};
 use crate::words::{digits, range};
-use crate::{CaseReport, Column, Machine, Report, Table, words};
+use crate::{CaseReport, Column, Machine, Report, Table};
 
 /// How two studies differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -242,7 +242,7 @@ fn label(case: &CaseReport, report: &Report) -> String {
 }
 
 fn name(case: &CaseReport, report: &Report) -> String {
-    format!("{}, {}", label(case, report), words::workers(case.case.workers))
+    format!("{}, {}", label(case, report), case.workers_said())
 }
 
 /// Everything that identifies a case, by name.

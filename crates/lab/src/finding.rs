@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use self::advice::Program;
 pub use self::advice::every_advice;
+use crate::case::whole_workers;
 use crate::numbers::fixed;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::origin::Origin;
@@ -122,7 +123,7 @@ pub(crate) fn find(study: &Study, cases: &[CaseReport], explained: &[Explained])
     let mut findings = Vec::new();
     for group in explained {
         let done = group.cases.iter().filter(|&&place| cases[place].is_told());
-        let one = done.clone().map(|&place| &cases[place]).find(|case| case.case.workers == 1);
+        let one = done.clone().map(|&place| &cases[place]).find(|case| whole_workers(&case.case) == Some(1));
         let members: Vec<Member<'_>> =
             done.map(|&place| Member { place, case: &cases[place], one, cases, group, study }).collect();
         let mut found: Vec<Finding> = members.iter().flat_map(Member::look).collect();
@@ -302,10 +303,14 @@ impl Member<'_> {
     }
 
     fn worker_count(&self) -> String {
-        words::workers(self.case.case.workers)
+        self.case.workers_said()
     }
 
     fn finding(&self, kind: Kind, text: String, advice: String, loss: Option<Loss>) -> Finding {
+        let text = match self.program() {
+            Program::Followed => words::of_examples(&text),
+            _ => text,
+        };
         Finding {
             kind,
             case: self.place,

@@ -17,11 +17,14 @@ mod section;
 mod unit;
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 pub use comparison::render_comparison;
 use markup::Tag;
 use sha2::{Digest, Sha256};
 
+use crate::case::recorded_part;
+use crate::origin::UNKNOWN_RANKS;
 use crate::section::{Medium, Topic};
 use crate::{CaseReport, Report, sections, words};
 
@@ -65,11 +68,14 @@ pub fn render(report: &Report) -> String {
         .with(files::render(report))
         .with(foot::render(report, &sections));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
+    if sections::is_followed(report) {
+        return page(&title, &words::of_examples(&main.to_string()));
+    }
     page(&title, &main)
 }
 
 /// A whole page around its content. It runs our script and no other, and asks for nothing.
-fn page(title: &Tag, main: &Tag) -> String {
+fn page(title: &Tag, main: &impl Display) -> String {
     // Style sheet and script are ours and need no escaping.
     let (style, script) = (include_str!("html/style.css"), include_str!("html/script.js"));
     let policy = format!("default-src 'none'; style-src 'unsafe-inline'; script-src '{}'", digest(script));
@@ -98,13 +104,19 @@ fn digest(script: &str) -> String {
 /// Networks and worker counts.
 fn title(report: &Report) -> String {
     let models = unique(report, |case| Some(case.case.model.clone()));
-    let workers: BTreeSet<u32> = report.cases.iter().map(|case| case.case.workers).collect();
-    let last = workers.last().copied();
-    let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
+    let cases = report.cases.iter().map(|case| (case.case.workers, recorded_part(&case.case)));
+    let counts: BTreeSet<(u32, Option<&str>)> = cases.collect();
+    let one = counts.len() == 1 && counts.contains(&(1, None));
+    let say = |(count, part): (u32, Option<&str>)| match part {
+        Some(part) if part.ends_with(UNKNOWN_RANKS) => format!("{part} of"),
+        Some(part) => part.to_owned(),
+        None => count.to_string(),
+    };
+    let workers: Vec<String> = counts.into_iter().map(say).collect();
     if models.is_empty() {
         return "A study without cases".into();
     }
-    let noun = if last == Some(1) { "worker" } else { "workers" };
+    let noun = if one { "worker" } else { "workers" };
     let workers = match &workers[..] {
         [first, .., last] if workers.len() > 2 * NAMED => format!("{first} to {last}"),
         few => join(few),

@@ -5,6 +5,7 @@ mod scaling;
 use paceline_record::Case;
 use serde::Serialize;
 
+use crate::case::whole_workers;
 use crate::finding::{self, Finding};
 use crate::numbers::law::{self, Laws};
 use crate::numbers::speedup::Speedup;
@@ -121,7 +122,10 @@ fn group(cases: &[CaseReport]) -> Vec<Vec<usize>> {
 
 fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
     let done = CaseReport::is_told;
-    let one = members.iter().map(|&place| &cases[place]).find(|case| case.case.workers == 1 && done(case));
+    let one = members
+        .iter()
+        .map(|&place| &cases[place])
+        .find(|case| whole_workers(&case.case) == Some(1) && done(case));
     let one = one.cloned();
     let (mut speedups, mut waterfalls) = (Vec::new(), Vec::new());
     if let Some(one) = &one {

@@ -112,6 +112,20 @@ impl Section {
         self
     }
 
+    /// The same in other words.
+    pub fn reworded(self, reword: fn(&str) -> String) -> Self {
+        let blocks = self.blocks.into_iter().map(|block| match block {
+            Block::Paragraph(text) => Block::Paragraph(reword(&text)),
+            Block::List(texts) => Block::List(texts.iter().map(|text| reword(text)).collect()),
+            Block::Facts(facts) => {
+                Block::Facts(facts.into_iter().map(|(name, fact)| (name, reword(&fact))).collect())
+            }
+            Block::Table(table) => Block::Table(table.reworded(reword)),
+            other => other,
+        });
+        Self { title: reword(&self.title), blocks: blocks.collect(), ..self }
+    }
+
     /// Adds tables.
     pub fn tables(mut self, tables: impl IntoIterator<Item = Table>) -> Self {
         self.blocks.extend(tables.into_iter().map(Block::Table));

@@ -88,6 +88,10 @@ pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
         sections.extend(all.iter().filter_map(|(case, name)| profile(case, name)));
         sections.push(about(report));
     }
+    if is_followed(report) {
+        // What a script of somebody else's trains on need not be images.
+        sections = sections.into_iter().map(|section| section.reworded(words::of_examples)).collect();
+    }
     sections
 }
 
@@ -137,7 +141,7 @@ fn labelled<'a>(report: &'a Report, group: &'a Explained) -> impl Iterator<Item 
 /// The cases of a report, by group, with a name for each.
 pub(crate) fn named(report: &Report) -> impl Iterator<Item = (&CaseReport, String)> {
     let cases = report.explained.iter().flat_map(|group| labelled(report, group));
-    cases.map(|(case, label)| (case, format!("{label}, {}", words::workers(case.case.workers))))
+    cases.map(|(case, label)| (case, format!("{label}, {}", case.workers_said())))
 }
 
 /// The kinds of scaling in a report: each gets its own tables.

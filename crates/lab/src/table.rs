@@ -129,6 +129,15 @@ impl Table {
         Self { columns: header.into_iter().map(Into::into).collect(), rows: Vec::new(), by_name: false }
     }
 
+    /// The same with other words in its header.
+    pub fn reworded(mut self, reword: fn(&str) -> String) -> Self {
+        for column in &mut self.columns {
+            column.name = reword(&column.name);
+            column.short = column.short.as_deref().map(reword);
+        }
+        self
+    }
+
     /// A table of numbers behind a column of words.
     pub fn of_numbers(words: &str, numbers: &[&str]) -> Self {
         let numbers = numbers.iter().map(|name| Column::numbers(*name));

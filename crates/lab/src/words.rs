@@ -88,6 +88,22 @@ pub fn workers(count: impl Into<u64>) -> String {
     if count == 1 { "1 worker".into() } else { format!("{count} workers") }
 }
 
+/// The same about data that need not be images: "8.1 images/s" becomes "8.1 examples/s".
+pub fn of_examples(text: &str) -> String {
+    const SAID: [(&str, &str); 9] = [
+        ("images/s", "examples/s"),
+        ("Images/s", "Examples/s"),
+        ("per image", "per example"),
+        ("An image", "An example"),
+        ("an image", "an example"),
+        ("images per step", "examples per step"),
+        ("Images of", "Examples of"),
+        ("of images", "of examples"),
+        ("the images", "the examples"),
+    ];
+    SAID.iter().fold(text.to_owned(), |text, (images, examples)| text.replace(images, examples))
+}
+
 /// How the speed-up by images/s becomes the one by training time, as a product that anyone can check; `None` if it is unknown.
 pub fn reconcile(speedup: &Speedup) -> Option<String> {
     let Speedup { workers, speed, time, total, steady_fraction, steady_fraction_one } = *speedup;

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use paceline_lab::{
-    LabError, Report, Status, Study, StudyFolder, compare, html, terminal, words, write_whole,
-};
+use paceline_lab::{LabError, Report, Status, Study, StudyFolder, compare, html, terminal, write_whole};
 
 use crate::outcome::{self, Show, Usage, print, say};
 use crate::screen::screen;
@@ -66,7 +64,7 @@ fn say_unfinished(report: &Report) {
     let mut named: Vec<String> = bad
         .map(|case| {
             let how = if case.status == Status::Done { "in part" } else { case.status.name() };
-            format!("{} on {} ({how})", case.case.model, words::workers(case.case.workers))
+            format!("{} on {} ({how})", case.case.model, case.workers_said())
         })
         .collect();
     if report.missing > 0 {

@@ -73,6 +73,12 @@ fn a_sweep_is_a_scaling_study() {
     let speedup = case(&report, 2)["speedup_speed"].as_f64().expect("one worker is there");
     assert!((speedup - 2.0).abs() < 1e-6, "steps take 10 ms with any number: {speedup}");
     assert!(said(&output).contains("2 workers: 2.00x"), "{}", said(&output));
+    // Nobody told that the script trains on images.
+    let texts = ["report.md", "report.html"].map(|name| fs::read_to_string(place.path("study").join(name)));
+    for text in texts.map(|text| text.expect("a report")).into_iter().chain([said(&output)]) {
+        let text = text.split("<script>").next().expect("a page").split("</style>").last().expect("a page");
+        assert!(text.contains("examples/s") && !text.to_lowercase().contains("image"), "{text}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use paceline_lab::{Held, terminal};
+use paceline_lab::{Held, html, terminal};
 
 use super::*;
 use crate::sample::sample;
@@ -415,9 +415,19 @@ fn the_name_of_a_folder_says_how_many_ranks_a_timeline_without_arrivals_has() {
         assert_eq!(runs[0].1.case.settings["ranks"], ranks);
         let (written, study) =
             write::write(&runs, &[], &folder.path().join("study"), Held::Replace).expect("room");
-        let text = terminal::render_report(&written.analyse(&study), terminal::Screen::PLAIN);
+        let report = written.analyse(&study);
+        let text = terminal::render_report(&report, terminal::Screen::PLAIN);
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(words.contains("Results case workers"), name != "job", "{text}");
+        let page = html::render(&report);
+        let json = serde_json::to_value(&report).expect("a report is JSON");
+        if name == "job" {
+            assert!(!text.contains("1 worker") && !page.contains("1 worker"), "{text}\n{page}");
+            assert!(page.contains("1 of an unknown number of workers"), "{page}");
+        } else {
+            assert!(page.contains("1 of 4 workers") && words.contains("1 of 4"), "{text}\n{page}");
+        }
+        assert!(json["cases"][0]["workers"].is_null());
     }
 }
 

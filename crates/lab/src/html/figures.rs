@@ -33,8 +33,8 @@ use super::group::Group;
 use super::markup::Tag;
 use super::scale::{Axis, Scale, Spread};
 use super::unit::{Unit, digits, percent, within};
+use crate::CaseReport;
 use crate::numbers::speedup::Interval;
-use crate::{CaseReport, words};
 
 /// The measures of a speed-up, and how each is drawn.
 const BY_SPEED: (Sign, Hue, &str) = (Sign::Circle, Hue::Blue, "by images/s");
@@ -160,7 +160,7 @@ impl Measure {
         let (sign, hue, _) = self.look;
         draw(plot, cases, (hue, sign), |case| {
             let value = self.value(case)?;
-            let says = format!("{}, {}", words::workers(case.case.workers), value.says);
+            let says = format!("{}, {}", case.workers_said(), value.says);
             Some(Value { says, ..value })
         });
     }
@@ -191,7 +191,7 @@ fn bars(group: &Group<'_>, measures: &[&Measure], label: &str, ideal: &dyn Fn(f6
     let axis = Axis::linear(0.0, tops.fold(0.0, f64::max), 5, label);
     let mut bars = Bars::new(axis, Columns { names: 122.0, values: 60.0 });
     for case in cases {
-        bars.heading(&words::workers(case.case.workers));
+        bars.heading(&case.workers_said());
         let mut rows = Vec::new();
         for measure in measures.iter().rev() {
             let Some(value) = measure.value(case) else { continue };

@@ -1,6 +1,5 @@
 //! The result of a study in a line or two, before everything else.
 
-use super::workers;
 use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
 use crate::stats::steady::Verdict;
@@ -59,7 +58,7 @@ fn scale(case: &CaseReport, speedup: &Speedup, fall: Option<&Waterfall>) -> Stri
     let whole = total.map_or_else(String::new, |total| format!(", {total:.2}x for the whole run"));
     let few = case.steady.is_some_and(|steady| steady.verdict == Verdict::TooShort) && !case.is_window();
     let rest = total.and(fall).filter(|_| !few).and_then(rest).unwrap_or_default();
-    format!("{}: {speed:.2}x{within} by images/s{whole}{rest}", workers(case.case.workers))
+    format!("{}: {speed:.2}x{within} by images/s{whole}{rest}", case.workers_said())
 }
 
 /// What the difference to the ideal went to. Only causes that are certain to cost something are named.
@@ -110,7 +109,7 @@ fn learn(case: &CaseReport) -> Option<String> {
         None => "of training".into(),
     };
     let time = case.train_s.map_or_else(String::new, |seconds| format!(", {} {since}", duration(seconds)));
-    Some(format!("{}: {reached} after {after}{time}{rate}", workers(case.case.workers)))
+    Some(format!("{}: {reached} after {after}{time}{rate}", case.workers_said()))
 }
 
 /// A count of epochs with at most two decimals.

@@ -1,8 +1,8 @@
 //! Test accuracy or loss over epochs and over time, one line per case.
 
 use super::{Axis, Figure, Group, Hue, LOOKS, Plot, Sign, Tag, panel, panels, within};
+use crate::CaseReport;
 use crate::numbers::learning::Test;
-use crate::{CaseReport, words};
 
 /// Most tests of a case that are drawn.
 const MOST: usize = 200;
@@ -77,7 +77,7 @@ pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
 }
 
 fn workers(case: &CaseReport) -> String {
-    words::workers(case.case.workers)
+    case.workers_said()
 }
 
 fn line(case: &CaseReport, look: (Hue, Sign)) -> Line<'_> {

@@ -41,7 +41,7 @@ fn is_loss(event: &Event) -> bool {
 
 fn draw(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
     let strength = &recovery.strength;
-    let workers = words::workers(case.case.workers);
+    let workers = case.workers_said();
     let losses = || recovery.events.iter().filter(|event| is_loss(event));
     let steps_end = strength.to_s.last().copied().unwrap_or_default();
     let end = losses().map(|event| event.at_s).fold(steps_end, f64::max);

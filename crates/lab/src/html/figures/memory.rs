@@ -1,8 +1,8 @@
 //! Memory per worker: measured and planned.
 
 use super::{Axis, Bar, Bars, Columns, Figure, Group, Hue, Sign, Tag, Unit};
+use crate::CaseReport;
 use crate::numbers::memory::Memory;
-use crate::{CaseReport, words};
 
 const MEASURED: (Hue, &str) = (Hue::Blue, "measured, largest worker");
 const PLANNED: (Hue, &str) = (Hue::Grey, "planned for the engine's program");
@@ -25,7 +25,7 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
             let row = bars.row(14.0);
             bars.skip(3.0);
             if place == 0 || case.peak_memory_bytes.is_none() {
-                bars.name(row, &words::workers(case.case.workers));
+                bars.name(row, &case.workers_said());
             }
             let (shown, total) = (unit.show(per_worker.0 as f64), unit.show(total.0 as f64));
             let says = format!("{name}: {shown}, {total} in total");
@@ -36,13 +36,10 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
     }
     let legend: Vec<_> =
         [MEASURED, PLANNED].into_iter().map(|(hue, name)| (Sign::Area, hue, name.to_owned())).collect();
-    let last = cases.last().and_then(|case| Some((case.case.workers, case.peak_memory_bytes?)));
+    let last = cases.last().and_then(|case| Some((case.workers_said(), case.peak_memory_bytes?)));
     let caption = last.map(|(workers, memory)| {
         let [each, all] = [memory.per_worker, memory.total].map(|bytes| unit.show(bytes.0 as f64));
-        format!(
-            "{} took {each} at most, {all} in total.",
-            words::workers(workers).replace("workers", "workers each")
-        )
+        format!("{} took {each} at most, {all} in total.", workers.replace("workers", "workers each"))
     });
     let caption = caption.unwrap_or_else(|| "Measured memory is unknown; this is the plan.".into());
     let body = bars.render(&format!("Peak memory per worker. {caption}"));

@@ -3,11 +3,11 @@
 use paceline_record::Phase;
 
 use super::{Axis, Bar, Bars, Columns, Figure, Group, Hue, Sign, Tag, Unit, percent};
-use crate::{CaseReport, words};
+use crate::CaseReport;
 
 /// Communication of a case, in seconds per step of one rank.
 struct Parts {
-    workers: u32,
+    workers: String,
     overlap: f64,
     busy: f64,
     late: f64,
@@ -20,7 +20,7 @@ impl Parts {
         let steps = case.steps as f64 * f64::from(case.case.workers);
         let wait = case.comm_wait_split_s?;
         Some(Self {
-            workers: case.case.workers,
+            workers: case.workers_said(),
             overlap: case.overlap?,
             busy: case.comm_busy_s? / steps,
             late: wait.late_rank / steps,
@@ -45,7 +45,7 @@ pub fn overlap(group: &Group<'_>) -> Option<Tag> {
     for parts in &all {
         let row = bars.row(18.0);
         bars.skip(8.0);
-        bars.name(row, &words::workers(parts.workers));
+        bars.name(row, &parts.workers);
         bars.value(row, &format!("{} hidden", percent(parts.overlap)));
         let mut from = 0.0;
         let hidden = (parts.busy - parts.exposed()).max(0.0);
@@ -57,7 +57,7 @@ pub fn overlap(group: &Group<'_>) -> Option<Tag> {
         }
     }
     let caption = format!(
-        "With {} workers, an exchange is under way for {} of each step, and {} of that is hidden behind other work.",
+        "With {}, an exchange is under way for {} of each step, and {} of that is hidden behind other work.",
         last.workers,
         unit.show(last.busy),
         percent(last.overlap)

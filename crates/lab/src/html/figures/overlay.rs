@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{Axis, Bars, Columns, Figure, Group, Hue, LOOKS, Plot, Sign, Tag, Value, digits, panel, panels};
 use super::{draw, draw_bar, speedup_axis, within, workers_axis};
+use crate::CaseReport;
 use crate::numbers::speedup::Interval;
-use crate::{CaseReport, words};
 
 /// A group and its style.
 struct Line<'a> {
@@ -64,13 +64,13 @@ impl Line<'_> {
     fn rate(&self, case: &CaseReport) -> Option<Value> {
         let rate = case.images_per_s?;
         let (at, ends, shown) = (rate.mean, rate.lo.zip(rate.hi), digits(rate.mean));
-        let workers = words::workers(case.case.workers);
+        let workers = case.workers_said();
         let says = format!("{}, {workers}: {shown} images/s{}", self.name, within(ends, digits));
         Some(Value { at, within: ends, shown, says })
     }
 
     fn speedup(&self, case: &CaseReport) -> Option<Value> {
-        let (at, workers) = (case.speedup_speed?, words::workers(case.case.workers));
+        let (at, workers) = (case.speedup_speed?, case.workers_said());
         let within = case.speedup_speed_interval.map(|Interval { lo, hi }| (lo, hi));
         let says = format!("{}, {workers}: {at:.2}x by images/s", self.name);
         Some(Value { at, within, shown: String::new(), says })
@@ -113,7 +113,7 @@ fn rate_bars(lines: &[Line<'_>], all: &[&CaseReport]) -> Bars {
             let Some(rate) = line.rate(case) else { continue };
             let row = bars.row(16.0);
             bars.skip(5.0);
-            draw_bar(&mut bars, row, &words::workers(case.case.workers), line.look.0, rate);
+            draw_bar(&mut bars, row, &case.workers_said(), line.look.0, rate);
         }
         bars.skip(6.0);
     }

@@ -3,8 +3,8 @@
 use paceline_record::Phase;
 
 use super::{Axis, Bar, Bars, Columns, Entry, Figure, Group, Hue, Sign, Tag, Unit};
+use crate::CaseReport;
 use crate::numbers::phases::RankPhases;
-use crate::{CaseReport, words};
 
 /// Phases by colour, in drawing order.
 const FAMILIES: [(&[Phase], Hue); 12] = [
@@ -82,7 +82,7 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
         return;
     };
     let unit = Unit::of_time(total);
-    bars.heading(&format!("{}, {}", words::workers(case.case.workers), unit.show(total)));
+    bars.heading(&format!("{}, {}", case.workers_said(), unit.show(total)));
     // With many ranks, bars get thinner and fewer are named.
     let (height, gap, every) = match ranks.len() {
         0..=8 => (14.0, 3.0, 1),

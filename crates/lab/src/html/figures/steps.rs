@@ -88,7 +88,7 @@ fn draw(timed: &Timed<'_>, unit: Unit, y: Axis, carried: usize) -> Tag {
     }
     let above = mark_above(&mut plot, series, |seconds| unit.factor * seconds > top);
     plot.carry(data(timed, unit, carried));
-    let workers = words::workers(case.case.workers);
+    let workers = case.workers_said();
     // The verdict is about all repeats together, and may not be true of the one that is drawn.
     let verdict = match case.repeats {
         0 | 1 => words::steady(case).unwrap_or_else(|| "steady state unknown".into()),

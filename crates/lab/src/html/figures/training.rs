@@ -53,8 +53,7 @@ impl<'a> Line<'a> {
     }
 
     fn name(&self) -> String {
-        let workers = self.parts().last().map(|(case, ..)| case.case.workers).unwrap_or(1);
-        words::workers(workers)
+        self.parts().last().map_or_else(|| words::workers(1_u32), |(case, ..)| case.workers_said())
     }
 
     /// The steps' values in unbroken lines, over the middle of each point's steps. An unknown value ends a line.
