@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,12 @@ def report(paceline, folder, status=0):
     if done.returncode != status:
         sys.exit(f"check: paceline report {folder} ended with {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def check_case(name, case):
