@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import time
 import unittest
+from random import Random
 from unittest import mock
 
 SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
@@ -65,29 +66,55 @@ class TestCase(unittest.TestCase):
         return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, **options)
 
 
+def apart(marks, end):
+    """Phases and moments of marks."""
+    return [phase for phase, _ in marks], [moment for _, moment in marks] + [end]
+
+
 class Arithmetic(unittest.TestCase):
-    def exchange(self, begun, ended, cpu=0):
-        return {"bytes": 4, "begun": begun, "ended": ended, "cpu": cpu}
+    def exchange(self, begun, ended):
+        return begun, ended, 4, 0
 
     def test_phases_follow_the_marks_and_what_no_phase_holds_is_left_out(self):
         marks = [(None, 0), ("load", 10), (None, 15), ("forward", 20), ("backward", 50), (None, 90)]
-        phases, waits = step.tile(marks, 100, [])
+        phases, waits = step.tile(*apart(marks, 100), [])
         self.assertEqual(phases, {"load": 5, "forward": 30, "backward": 40})
         self.assertEqual(waits, [])
 
     def test_a_wait_ends_with_its_last_exchange_and_the_rest_is_copying(self):
         marks = [("backward", 0), ("comm_wait", 50), (None, 80)]
         exchanges = [self.exchange(20, 60), self.exchange(40, 75), self.exchange(90, 95)]
-        phases, waits = step.tile(marks, 100, exchanges)
+        phases, waits = step.tile(*apart(marks, 100), exchanges)
         self.assertEqual(phases, {"backward": 50, "comm_wait": 25, "comm_cpu": 5})
-        self.assertEqual(waits, [[50, 75]])
+        self.assertEqual(waits, [(50, 75)])
 
     def test_an_exchange_that_backward_hid_is_no_wait(self):
-        phases, waits = step.tile([("backward", 0), ("comm_wait", 50), (None, 52)], 60, [self.exchange(20, 40)])
-        self.assertEqual((phases, waits), ({"backward": 50, "comm_cpu": 2}, []))
+        marks = [("backward", 0), ("comm_wait", 50), (None, 52)]
+        self.assertEqual(step.tile(*apart(marks, 60), [self.exchange(20, 40)]), ({"backward": 50, "comm_cpu": 2}, []))
+
+    def test_a_wait_without_an_exchange_lasts_until_the_next_mark(self):
+        self.assertEqual(step.tile(*apart([("comm_wait", 5), (None, 9)], 10), []), ({"comm_wait": 4}, [(5, 9)]))
 
     def test_overlapping_exchanges_keep_the_line_busy_once(self):
-        self.assertEqual(step.busy([self.exchange(0, 10), self.exchange(5, 20), self.exchange(30, 31)]), 21)
+        exchanges = [self.exchange(0, 10), self.exchange(5, 20), self.exchange(30, 31)]
+        self.assertEqual(step.under_way([None], [0, 40], exchanges), (21, 0))
+
+    def test_an_exchange_overlaps_with_what_is_computed_meanwhile(self):
+        marks = [("forward", 0), ("backward", 10), ("comm_wait", 30), ("update", 40), (None, 50)]
+        exchanges = [self.exchange(20, 34), self.exchange(25, 45)]
+        self.assertEqual(step.under_way(*apart(marks, 60), exchanges), (25, 15), "20 to 30 and 40 to 45")
+        self.assertEqual(step.under_way(*apart(marks, 60), []), (0, 0))
+
+    def test_many_exchanges_overlap_as_counted_one_by_one(self):
+        random = Random(7)
+        names = [random.choice(["forward", "backward", "comm_wait", None, "update"]) for _ in range(60)]
+        moments = sorted(random.randrange(500) for _ in range(61))
+        for _ in range(50):
+            begins = sorted(random.randrange(520) for _ in range(random.randrange(1, 40)))
+            exchanges = [self.exchange(begun, begun + random.randrange(30)) for begun in begins]
+            busy = {tick for begun, ended, _, _ in exchanges for tick in range(begun, ended)}
+            computed = {tick for name, begin, end in zip(names, moments, moments[1:]) if name in step.COMPUTING for tick in range(begin, end)}
+            self.assertEqual(step.under_way(names, moments, exchanges), (len(busy), len(busy & computed)))
 
     def test_examples_are_the_rows_of_the_first_tensor(self):
         self.assertEqual(step.count_examples(Batch()), 8)
@@ -135,7 +162,7 @@ class DeviceClock(unittest.TestCase):
             for at in (2.0, 4.0, 7.0):  # milliseconds after the anchor, which lies at 1 ms
                 FakeCuda.Event.time = at
                 stamps.append(device.stamp())
-            moments = device.moments(stamps)
+            moments = device.moments(stamps, 2)
         # The third would have come to 8 ms, but was asked for at 9.
         self.assertEqual(moments, [4_000_000, 6_000_000, 9_000_000])
         self.assertEqual(device.anchored, 9_000_000)
@@ -149,7 +176,7 @@ class DeviceClock(unittest.TestCase):
             # The end of a step is the begin of the next, and of its load.
             stamps = [end, end] + [device.stamp() for _ in range(5)]
             made.update(id(event) for event, _ in stamps)
-            device.moments(stamps)
+            device.moments(stamps, len(stamps) - 1)
             end = stamps[-1]
             self.assertEqual(len({id(event) for event in device.free}), len(device.free))
             self.assertNotIn(end[0], device.free)
@@ -157,10 +184,10 @@ class DeviceClock(unittest.TestCase):
 
     def test_a_device_that_keeps_up_with_the_host_is_starved(self):
         marks = [(None, 0), ("forward", 100), ("backward", 200), ("update", 300), (None, 400)]
-        self.assertEqual(step.starved(marks, 500, [0, 5, 5, 5, 5, 5], 30), 300)
-        self.assertEqual(step.starved(marks, 500, [900, 900, 5, 5, 900, 900], 30), 100, "backward alone began and ended so")
-        self.assertEqual(step.starved(marks, 500, [900] * 6, 30), 0)
-        self.assertEqual(step.starved([("backward", 0)], 20_000, [0, 900], 30), 20_000, "a twentieth of the phase is not much")
+        self.assertEqual(step.starved(*apart(marks, 500), [0, 5, 5, 5, 5, 5], 30), 300)
+        self.assertEqual(step.starved(*apart(marks, 500), [900, 900, 5, 5, 900, 900], 30), 100, "backward alone began and ended so")
+        self.assertEqual(step.starved(*apart(marks, 500), [900] * 6, 30), 0)
+        self.assertEqual(step.starved(["backward"], [0, 20_000], [0, 900], 30), 20_000, "a twentieth of the phase is not much")
 
     def test_lags_are_how_far_the_device_is_behind_the_call(self):
         host = iter([1_000_000, 2_000_000, 3_000_000, 30_000_000])
@@ -171,28 +198,61 @@ class DeviceClock(unittest.TestCase):
             for after in (1.0, 5.0):
                 FakeCuda.Event.time = start + after
                 stamps.append(device.stamp())
-            device.moments(stamps)
+            device.moments(stamps, 1)
         self.assertEqual(device.lags, [0, 3_000_000])
 
 
 class Scheduled(unittest.TestCase):
     def told(self, marks, end, phases, waited, worst=0):
-        return scheduling.told(marks, *end, phases, (0, 0, 0), (waited, worst, 9))
+        names, moments = apart([mark[:2] for mark in marks], end[0])
+        cpus = [cpu for _, _, cpu in marks] + [end[1]]
+        return scheduling.told(names, moments, cpus, phases, (0, 0, 0, 0), (waited, worst, 9, end[1]))
 
     def test_waiting_for_a_core_is_where_the_processor_clock_lacks_it(self):
         marks = [("forward", 0, 0), ("backward", 100, 60), ("comm_wait", 200, 150), (None, 250, 150)]
         phases = {"forward": 100, "backward": 100, "comm_wait": 50}
-        told = self.told(marks, (260, 155), phases, 70)
-        self.assertEqual(told["off_core"], {"forward": 40, "backward": 10, "comm_wait": 20})
-        self.assertEqual((told["cpu"], told["process_cpu"], told["queued"]), (155, 9, 70))
+        cpu, process, queued, off_core = self.told(marks, (260, 155), phases, 70)
+        self.assertEqual(off_core, {"forward": 40, "backward": 10, "comm_wait": 20})
+        self.assertEqual((cpu, process, queued), (155, 9, 70))
 
     def test_a_thread_that_sleeps_was_not_kept_from_a_core(self):
         marks = [("forward", 0, 0), (None, 100, 20)]
-        self.assertEqual(self.told(marks, (100, 20), {"forward": 100}, 0)["off_core"], {})
+        self.assertEqual(self.told(marks, (100, 20), {"forward": 100}, 0)[3], {})
 
     def test_another_thread_that_waited_longer_held_the_step_up(self):
         marks = [("forward", 0, 0), (None, 100, 20)]
-        self.assertEqual(self.told(marks, (100, 20), {"forward": 100}, 5, worst=50)["off_core"], {"forward": 50})
+        self.assertEqual(self.told(marks, (100, 20), {"forward": 100}, 5, worst=50)[3], {"forward": 50})
+
+    def test_where_marks_do_not_tell_all_phases_waited_their_part(self):
+        marks = [("forward", 0, None), ("backward", 30, None), (None, 90, None)]
+        off_core = self.told(marks, (100, 0), {"forward": 30, "backward": 60}, 10, worst=50)[3]
+        self.assertEqual(off_core, {"forward": 3, "backward": 6, "other": 1})
+        self.assertEqual(self.told([("forward", 0, None)], (100, 0), {"forward": 100}, 500)[3], {"forward": 100})
+
+    def test_marks_tell_processor_time_while_there_are_too_few_cores_and_in_long_steps(self):
+        watched = scheduling.Scheduler(alone=True)
+        self.addCleanup(watched.close)
+        if watched.main is None:
+            self.skipTest("this system does not tell")
+        clock, waited = [0], [0]
+
+        def close_after(length, wait):
+            clock[0] += length
+            waited[0] += wait
+            watched.read()
+            return watched.close_steps > 0
+
+        told = mock.patch.object(scheduling.os, "pread", lambda *_: b"1 %d 1" % waited[0])
+        with told, mock.patch.object(scheduling, "now", lambda: clock[0]):
+            for _ in range(scheduling.CLOSE + 1):
+                close_after(1_000_000, 0)
+            self.assertFalse(close_after(1_000_000, 9_000))
+            self.assertTrue(close_after(1_000_000, 11_000))
+            for _ in range(scheduling.CLOSE):
+                self.assertTrue(watched.close_steps > 0)
+                close_after(1_000_000, 0)
+            self.assertFalse(watched.close_steps > 0)
+            self.assertTrue(close_after(30_000_000, 0))
 
     def test_counters_of_this_process_only_go_up(self):
         watched = scheduling.Scheduler()
@@ -223,19 +283,15 @@ class Claims(TestCase):
 class Logging(TestCase):
     def test_a_line_is_what_a_writer_of_json_makes_of_it(self):
         exchange = {"bytes": 4, "begun": 1, "ended": 2, "cpu": 0}
+        scheduled = {"cpu": 3, "process_cpu": 5, "queued": 1, "off_core": {"load": 1}}
         for record in (
             {"step": 3, "begin": 1, "end": 9, "phases": {"load": 2, "forward": 3}, "examples": 8, "loss": 1e-7},
             {"step": 0, "begin": 0, "end": 5, "phases": {}, "examples": 0, "loss": None, "comm_busy": 2,
              "overlapped": 1, "arrivals": [exchange, exchange], "waits": [[1, 2], [3, 4]],
-             "scheduling": {"cpu": 3, "off_core": {"load": 1}}, "starved": 7, "sampled": False},
+             "scheduling": scheduled, "starved": 7, "sampled": False},
         ):
-            self.assertEqual(step.step_line(record), files.to_line({"step": record}))
-
-    def test_an_exchange_overlaps_with_what_is_computed_meanwhile(self):
-        marks = [("forward", 0), ("backward", 10), ("comm_wait", 30), ("update", 40), (None, 50)]
-        exchanges = [{"begun": 20, "ended": 34}, {"begun": 25, "ended": 45}]
-        self.assertEqual(step.overlapped(exchanges, marks, 60), 15, "20 to 30 and 40 to 45")
-        self.assertEqual(step.overlapped([], marks, 60), 0)
+            plain = {**record, "arrivals": [(1, 2, 4, 0)] * 2, "scheduling": (3, 5, 1, {"load": 1})}
+            self.assertEqual(step.step_line(plain if "arrivals" in record else record), files.to_line({"step": record}))
 
     def test_steps_are_written_many_at_a_time_and_all_at_the_end(self):
         log = self.log()

@@ -292,7 +292,7 @@ class Loops(Followed):
         self.assertTrue(torch.equal(followed, weights()))
 
     def test_a_failure_in_measuring_costs_one_warning(self):
-        self.follower.clock = None
+        self.follower.stamp = None
         with unittest.mock.patch.object(sys, "stderr", io.StringIO()) as told:
             self.train(loader())
             self.follower.close()

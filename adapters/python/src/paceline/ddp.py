@@ -6,6 +6,7 @@ import weakref
 from . import hooks
 
 followed = weakref.WeakKeyDictionary()  # models and their hooks
+sizes = weakref.WeakKeyDictionary()  # bytes of their buffers: going through a model takes longer than all else
 
 
 def wrap(torch):
@@ -41,7 +42,9 @@ def wrap(torch):
             to = hooks.listener
             if to is None:
                 return send(self)
-            size = sum(each.numel() * each.element_size() for each in self.module.buffers())
+            size = sizes.get(self)
+            if size is None:
+                size = sizes[self] = sum(each.numel() * each.element_size() for each in self.module.buffers())
             exchange = to.begin_exchange(size, "comm_wait")
             to.exchanging += 1
             try:
@@ -87,7 +90,7 @@ class Buckets(hooks.Hook):
     """A communication hook that times the script's own, or one that does what DDP does by itself, to the bit."""
 
     def __init__(self, torch, model, own=None, state=None):
-        super().__init__(self.bucket)
+        super().__init__()
         self.torch, self.own, self.state = torch, own, state
         self.group = model.process_group
         self.world = self.group.size()
@@ -100,9 +103,6 @@ class Buckets(hooks.Hook):
         if hasattr(self.options, "asyncOp"):
             self.options.asyncOp = True
 
-    def __call__(self, state, bucket):
-        return self.bucket(state, bucket)
-
     def backward_begins(self):
         """DDP divides a gradient that lies in its bucket already, and multiplies one that it copies there: not the same
         bits unless the number of ranks is a power of two."""
@@ -110,9 +110,8 @@ class Buckets(hooks.Hook):
         if model is not None and self.own is None:
             self.kept = {id(each): each.grad.data_ptr() for each in model.parameters() if each.grad is not None}
 
-    def average(self, bucket):
+    def average(self, bucket, buffer):
         """Begins what DDP does without a hook."""
-        buffer = bucket.buffer()
         if self.world > 1:
             kept = self.kept
             if not kept:
@@ -125,27 +124,29 @@ class Buckets(hooks.Hook):
                         gradient.mul_(1.0 / self.world)
         return self.group.allreduce([buffer], self.options).get_future()
 
-    def bucket(self, _, bucket):
-        to = hooks.listener
-        exchange = None
+    def __call__(self, _, bucket):
+        to, own = hooks.listener, self.own
+        buffer, exchange = bucket.buffer(), None
         if to is not None:
-            buffer = bucket.buffer()
             exchange = to.begin_exchange(buffer.numel() * buffer.element_size(), "comm_cpu")
             to.exchanging += 1
         try:
-            own = self.own
-            future = self.average(bucket) if own is None else own(self.state, bucket)
+            future = self.average(bucket, buffer) if own is None else own(self.state, bucket)
         finally:
             if to is not None:
                 to.exchanging -= 1
+        if own is None:
 
-        def ended(future):
-            if exchange is not None:
-                to.end_exchange(exchange)
-            return future.value() if own is not None else future.value()[0]
+            def ended(future):
+                """DDP asks for a tensor, and the exchange has a list of one."""
+                if exchange is not None:
+                    to.end_exchange(exchange)
+                return future.value()[0]
 
-        if own is None or exchange is not None:
             future = future.then(ended)
+        elif exchange is not None:
+            # Behind what DDP waits for, which goes on without waiting for this.
+            future.add_done_callback(lambda _: to.end_exchange(exchange))
         if exchange is not None:
             # Buckets go out in order: behind the last, no gradient is left to compute.
             to.hand_back(exchange, "comm_wait" if bucket.is_last() else "backward")

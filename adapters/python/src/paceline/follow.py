@@ -79,24 +79,25 @@ class Follower(Listener):
 
     # -- Where steps begin
 
-    def open_step(self, stamp=None, cpu=None):
-        """A step that may begin here; time goes to it from now on."""
+    def open_step(self, stamp=None, phase=None):
+        """A step that may begin here, or where that stamp was taken; time goes to it from now on, in this phase."""
         if stamp is None:
-            stamp, cpu = self.clock.stamp(), self.processor()
-        number = 0 if self.ended is None else self.ended.number + 1
-        if self.ended is None and self.opened:
-            number = self.number
+            stamp = self.stamp()
+        ended = self.ended
+        number = ended.number + 1 if ended is not None else self.number if self.opened else 0
         if self.scheduler is None and not self.on_device:
-            self.scheduler = Scheduler()
-        step = Step(number, stamp, cpu)
-        step.sampled = number % self.every == 0
-        if self.ended is not None and len(self.ended.optimizers) < self.cycle:
-            step.sampled = self.ended.sampled  # another optimizer of the same cycle comes first
-        if step.sampled or self.every == 1:
-            step.counters = self.counters()
-        if self.ended is not None and self.ended.sampled:
-            self.ended.counters_after = step.counters or self.counters()
-        self.step, self.current, self.until = step, None, None
+            self.scheduler = Scheduler(self.is_alone())
+        sampled = self.every == 1 or number % self.every == 0
+        if ended is not None and len(ended.optimizers) < self.cycle:
+            sampled = ended.sampled  # another optimizer of the same cycle comes first
+        counters = None
+        if self.scheduler is not None and (sampled or ended is not None and ended.sampled):
+            counters = self.counters()
+            if ended is not None:
+                ended.counters_after = counters
+        step = Step(number, stamp, counters and counters[3], phase)
+        step.sampled, step.counters = sampled, counters
+        self.step, self.current, self.until = step, phase, None
         return step
 
     def in_tail(self):
@@ -123,7 +124,7 @@ class Follower(Listener):
             if self.ended is None or self.current is not None:
                 self.open_step()
             else:
-                self.open_step(*self.ended.marks[-1][1:])
+                self.open_step(self.ended.marks[-1][1])
         self.step.worked = True
 
     @guarded
@@ -134,13 +135,14 @@ class Follower(Listener):
             self.looks += 1
             self.roots.find(early=True)
         step = self.step
-        if step is None or self.in_tail():
-            self.open_step()
+        if step is None or step is self.ended:
+            self.open_step(None, "load")
         elif not step.worked and (step.tested or self.ended is None):
             # Only loaded and tested since then: an evaluation, or before all training.
             self.fold("eval")
-            self.open_step()
-        self.auto("load")
+            self.open_step(None, "load")
+        else:
+            self.auto("load")
 
     @guarded
     def loaded(self, batch):
@@ -151,7 +153,7 @@ class Follower(Listener):
         if rows is not None:
             self.step.loaded = (self.step.loaded or 0) + rows
         if self.current == "load":
-            self.auto(None)
+            self.mark(None)
 
     @guarded
     def ran_out(self):
@@ -165,7 +167,7 @@ class Follower(Listener):
         self.auto(None)
         self.fold("eval" if was == "eval" else None)
         if self.step is not None and was == "eval":
-            self.until = self.clock.stamp()
+            self.until = self.stamp()
 
     # -- What is computed
 
@@ -194,7 +196,8 @@ class Follower(Listener):
                 self.step.rows = (self.step.rows or 0) + rows
         if self.precision is None:
             self.look_at(args or kwargs)
-        self.begin_forward()
+        if self.current != "forward":
+            self.begin_forward()
 
     def take(self, given):
         """One of the batches that were loaded is worked on: the first, or the first of that size if some were loaded ahead."""
@@ -221,11 +224,12 @@ class Follower(Listener):
     @guarded
     def forward_ended(self, module):
         if self.current == "eval" and not self.named:
-            self.until = self.clock.stamp()
+            self.until = self.stamp()
             if not self.in_tail():  # in the middle of a step
                 self.auto(None)
             return
-        super().forward_ended(module)
+        if self.current == "forward" and not self.torch.is_grad_enabled() and self.is_open():
+            self.auto("update" if self.updating is not None else None)
 
     @guarded
     def backward_begins(self):
@@ -236,10 +240,7 @@ class Follower(Listener):
         if self.step is None:
             self.open_step()
         self.work()
-        super().backward_begins()
-
-    def is_open(self):
-        return super().is_open() and self.step is not None
+        self.begin_backward()
 
     @guarded
     def update_begins(self, optimizer):
@@ -283,22 +284,21 @@ class Follower(Listener):
     @guarded
     def update_ended(self, optimizer):
         if self.updating is optimizer and self.updating is not None:
-            self.updating = None
-            stamp = self.clock.stamp()
-            self.step.marks.append((None, stamp, self.processor()))
-            self.current = None
-            self.ended = self.step
-            self.listen_closer()
+            self.updating = self.current = None
+            processor, step = self.processor, self.step
+            step.marks.append((None, self.stamp(), processor and processor()))
+            self.ended = step
+            if self.heard:
+                self.heard, self.quiet = False, 0
+            else:
+                self.listen_closer()
 
     def listen_closer(self):
         """A step without a forward, though the model is known: it is not called as a whole."""
-        if self.heard:
-            self.quiet = 0
-        elif self.quiet < DEEPEST:
+        if self.quiet < DEEPEST:
             self.quiet += 1
             if self.quiet > 1:
                 self.roots.descend()
-        self.heard = False
 
     # -- Captured graphs
 

@@ -61,12 +61,8 @@ def wrap_compile(torch):
 class Hook:
     """A hook on a module. Copied or pickled with its module, it becomes one that does nothing and needs no Paceline."""
 
-    def __init__(self, call):
-        self.call = call
+    def __init__(self):
         self.__name__ = self.__qualname__ = type(self).__qualname__  # DDP asks its hooks for both
-
-    def __call__(self, *args, **kwargs):
-        return self.call(*args, **kwargs)
 
     def __reduce__(self):
         return getattr, (contextlib.nullcontext(), "__exit__")

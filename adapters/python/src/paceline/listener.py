@@ -17,6 +17,9 @@ class Listener(Recorder):
     def on_device(self):
         return isinstance(self.clock, CudaClock)
 
+    def is_alone(self):
+        return self.torch is not None and self.torch.get_num_threads() == 1
+
     def computing_stream(self):
         return self.torch.cuda.current_stream() == self.stream
 
@@ -46,7 +49,7 @@ class Listener(Recorder):
 
     def forget_update(self):
         """An optimizer that calls a closure first, with forward and backward in it, has updated nothing yet."""
-        if self.updating is not None and self.current == "update" and self.step.marks[-1][0] == "update":
+        if self.current == "update" and self.updating is not None and self.step.marks[-1][0] == "update":
             self.step.marks[-1] = (None, *self.step.marks[-1][1:])
 
     @guarded
@@ -57,6 +60,9 @@ class Listener(Recorder):
 
     @guarded
     def backward_begins(self):
+        self.begin_backward()
+
+    def begin_backward(self):
         if self.is_open() and not self.pausing():
             self.in_backward = True
             self.forget_update()

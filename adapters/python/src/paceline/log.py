@@ -60,7 +60,7 @@ class Log(Listener):
                 self._join(json.loads(order), case)
             else:
                 self._open(folder or "paceline-runs", name, repeat, case)
-            self.scheduler = Scheduler()
+            self.scheduler = Scheduler(self.is_alone())
         except Exception as error:
             self.give_up(error)
 
@@ -142,7 +142,7 @@ class Log(Listener):
     @guarded
     def _rest(self):
         """The step is over, unless a pause follows. Tells when, by the clock and in processor time."""
-        stamp = self.clock.stamp(), self.processor()
+        stamp = self.stamp(), self.processor and self.processor()
         if self.step is not None and self.step.end is None:
             self.step.end = stamp[0]
             self.step.counters_after = self.counters()
@@ -153,24 +153,27 @@ class Log(Listener):
     def _ran_out(self, asked):
         if self.step is not None:
             self.step.marks += [(None, self.step.end, asked[1]), ("load", *asked)]
-            self.step.end = self.clock.stamp()
+            self.step.end = self.stamp()
 
     @guarded
     def _begin(self, asked, batch):
-        loaded = self.clock.stamp()
+        loaded = self.stamp()
         before = self.step
         self.step = Step(self.number, before.end if before else asked[0], asked[1])
         self.step.counters = (before and before.counters_after) or self.counters()
-        self.step.marks += [("load", *asked), (None, loaded, self.processor())]
+        self.step.marks += [("load", *asked), (None, loaded, self.processor and self.processor())]
         self.step.counted = count_examples(batch)
         self.number += 1
         self.in_backward = False
         if before:
             self.finish(before)
 
-    @guarded
     def result(self, loss=None, examples=None):
         """The result of the step or of one of its passes: mean loss, and number of examples if not one per row of the batch."""
+        self._result(loss, examples)
+
+    @guarded
+    def _result(self, loss, examples):
         step = self.step
         if step is None or step.end is not None:
             return
@@ -208,7 +211,7 @@ class Log(Listener):
     def leave(self, before):
         if self.between():
             if self.current in PAUSES:
-                self.step.end = self.clock.stamp()
+                self.step.end = self.stamp()
                 self.step.counters_after = self.counters()
             self.current = None
         else:

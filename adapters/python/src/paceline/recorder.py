@@ -10,7 +10,7 @@ from . import scheduling
 from .clock import CAUGHT_UP, CudaClock, HostClock, now
 from .files import to_line, warn
 from .machine import peak_resident
-from .step import COMPUTING, PAUSES, Exchange, busy, overlapped, starved, step_line, tile
+from .step import COMPUTING, PAUSES, Exchange, starved, step_line, tile, under_way
 
 MANY, SELDOM = 32, 1_000_000_000  # steps that are written together, and the time after which fewer are
 
@@ -19,10 +19,10 @@ def guarded(method):
     """Training must survive measuring: a method that fails ends the log with one warning and does nothing afterwards."""
 
     @functools.wraps(method)
-    def call(self, *args, **kwargs):
+    def call(self, *args):
         if not self.off:
             try:
-                return method(self, *args, **kwargs)
+                return method(self, *args)
             except Exception as error:
                 self.give_up(error)
 
@@ -34,7 +34,9 @@ class Recorder:
 
     def __init__(self):
         self.off, self.closed, self.rank = False, False, 0
-        self.clock, self.processor = HostClock(), time.thread_time_ns
+        self.clock = HostClock()
+        self.stamp = self.clock.stamp
+        self.processor = time.thread_time_ns  # or None: marks do not tell processor time
         self.lines, self.scheduler = None, None
         self.step, self.waiting, self.written_at, self.many = None, deque(), now(), MANY
         self.named, self.current = [], None  # phases that somebody named, and the one that time goes to now
@@ -60,7 +62,8 @@ class Recorder:
     def use_device(self, torch, parameters):
         """The device keeps the time if the parameters are there."""
         if not isinstance(self.clock, CudaClock) and any(parameter.is_cuda for parameter in parameters):
-            self.clock, self.processor = CudaClock(torch), lambda: None
+            self.clock, self.processor = CudaClock(torch), None
+            self.stamp = self.clock.stamp
 
     # -- Marks
 
@@ -70,8 +73,8 @@ class Recorder:
         step = self.step
         if step is None or not (step.sampled or phase in PAUSES or before in PAUSES):
             return None
-        stamp = self.clock.stamp()
-        step.marks.append((phase, stamp, self.processor()))
+        stamp, processor = self.stamp(), self.processor
+        step.marks.append((phase, stamp, processor and processor()))
         return stamp
 
     def auto(self, phase):
@@ -79,7 +82,7 @@ class Recorder:
             self.mark(phase)
 
     def pausing(self):
-        return self.current in PAUSES or bool(self.named and any(phase in PAUSES for phase in self.named))
+        return self.current in PAUSES or bool(self.named) and any(phase in PAUSES for phase in self.named)
 
     def is_open(self):
         """Whether something measured now belongs to a step."""
@@ -89,7 +92,7 @@ class Recorder:
     def begin_exchange(self, size, phase):
         if not self.is_open() or self.pausing():
             return None
-        exchange = Exchange(size, phase, self.mark(phase) if phase else self.clock.stamp())
+        exchange = Exchange(size, phase, self.mark(phase) if phase else self.stamp())
         self.step.exchanges.append(exchange)
         return exchange
 
@@ -102,7 +105,7 @@ class Recorder:
     @guarded
     def end_exchange(self, exchange):
         if exchange is not None and exchange.ended is None:
-            exchange.ended = self.clock.stamp()
+            exchange.ended = self.stamp()
 
     # -- Writing
 
@@ -130,66 +133,89 @@ class Recorder:
             self.lines.held.append(step_line(self.record(step)))
         self.lines.flush()
         self.written_at = now()
+        if self.scheduler is not None:
+            self.scheduler.alone = self.is_alone()
+
+    def is_alone(self):
+        """Whether no thread but the one that trains computes."""
+        return False
 
     written = None  # where the last step that was written ended
 
     def record(self, step):
+        if not step.sampled and len(step.marks) == 1:
+            return self.record_end(step)
         exchanges = [each for each in step.exchanges if each.ended is not None and each.handed is not None]
-        stamps = [stamp for _, stamp, _ in step.marks]
+        names = [mark[0] for mark in step.marks]
+        stamps = [mark[1] for mark in step.marks]
         stamps.append(step.end)
         count = len(stamps)
         for each in exchanges:
             stamps += (each.begun, each.handed, each.ended)
-        stamps.append(step.end)
-        told = self.clock.moments(stamps)
+        told = self.clock.moments(stamps, count - 1)
         lags = self.clock.lags
-        moments = iter(told)
         # Marks only go up, and the first is where the step before ended, to the nanosecond.
-        marks, reached = [], self.written or 0
-        for phase, _, _ in step.marks:
-            moment = next(moments)
+        moments, reached = told[:count], self.written or 0
+        for place, moment in enumerate(moments):
             if moment > reached:
                 reached = moment
-            marks.append((phase, reached))
+            else:
+                moments[place] = reached
         if self.written is not None:
-            marks[0] = (marks[0][0], self.written)
-        self.written = end = max(next(moments), reached)
+            moments[0] = self.written
+        self.written = reached
         arrivals = []
         for each in exchanges:
-            begun, handed, ended = next(moments), next(moments), next(moments)
+            begun, handed, ended = told[count:count + 3]
+            count += 3
             cpu = max(0, handed - begun) if each.phase == "comm_cpu" else 0
-            arrivals.append({"bytes": each.bytes, "begun": begun, "ended": max(begun, ended), "cpu": cpu})
-        arrivals.sort(key=lambda arrival: arrival["begun"])
-        phases, waits = tile(marks, end, arrivals)
-        losses = step.losses
+            arrivals.append((begun, max(begun, ended), each.bytes, cpu))
+        arrivals.sort()
+        phases, waits = tile(names, moments, arrivals)
+        record = self.outline(step, moments[0], reached)
+        if not step.sampled:
+            record["phases"] = {phase: time for phase, time in phases.items() if phase in PAUSES}
+            return record
+        record["phases"] = phases
+        if arrivals:
+            record["comm_busy"], record["overlapped"] = under_way(names, moments, arrivals)
+            record["arrivals"], record["waits"] = arrivals, waits
+        if lags is None:
+            after = step.counters_after
+            if after and step.counters:
+                cpus = [mark[2] for mark in step.marks]
+                cpus.append(after[3])
+                record["scheduling"] = scheduling.told(names, moments, cpus, phases, step.counters, after)
+        elif not COMPUTING.isdisjoint(phases):
+            record["starved"] = starved(names, moments, lags, CAUGHT_UP)
+        return record
+
+    def record_end(self, step):
+        """Of a step that was not measured, when it ended."""
+        begin = self.written
+        told = self.clock.moments([step.marks[0][1], step.end], 1)
+        self.written = max(told[1], begin or 0)
+        return self.outline(step, told[0] if begin is None else begin, self.written)
+
+    def outline(self, step, begin, end):
+        losses, examples = step.losses, step.told_examples()
         loss = sum(losses) / len(losses) if losses else None
-        examples = step.told_examples()
         record = {
-            "step": step.number, "begin": marks[0][1], "end": end, "phases": phases,
+            "step": step.number, "begin": begin, "end": end, "phases": {},
             "examples": self.batch or 0 if examples is None else examples,
             "loss": loss if loss is not None and math.isfinite(loss) else None,
         }
         if not step.sampled:
-            record["phases"] = {phase: time for phase, time in phases.items() if phase in PAUSES}
             record["sampled"] = False
-            return record
-        if arrivals:
-            both = overlapped(arrivals, marks, end)
-            record.update(comm_busy=busy(arrivals), overlapped=both, arrivals=arrivals, waits=waits)
-        if step.counters and step.counters_after and lags is None:
-            after, end_cpu = step.counters_after
-            timed = [(phase, moment, cpu) for (phase, moment), (_, _, cpu) in zip(marks, step.marks)]
-            record["scheduling"] = scheduling.told(timed, end, end_cpu, phases, step.counters[0], after)
-        if lags is not None and any(phase in COMPUTING for phase in phases):
-            record["starved"] = starved(marks, end, lags[:count], CAUGHT_UP)
         return record
 
     def counters(self):
-        """The system's counters for this thread, and its processor time."""
+        """The system's counters for this thread. They also say whether marks had better tell processor time."""
         if self.scheduler is None:
             return None
         read = self.scheduler.read()
-        return read and (read, self.processor())
+        self.processor = time.thread_time_ns if self.scheduler.close_steps else None
+        return read
 
     @guarded
     def write_rest(self):

@@ -73,7 +73,7 @@ class Roots:
         return True
 
     def hook(self, module):
-        begins, ended = hooks.Hook(self.begins), hooks.Hook(self.ended)
+        begins, ended = Begins(self), Ended(self)
         if getattr(module, "_compiled_call_impl", None) is not None:
             # Compiled in place: a hook would be compiled too.
             call, known = module._compiled_call_impl, weakref.ref(module)
@@ -97,31 +97,9 @@ class Roots:
         if isinstance(module, self.torch.nn.parallel.DistributedDataParallel) and not hooks.has_compiled:
             # Evaluations often call the model within the wrapper.
             inner = module.module
-            handles.append(inner.register_forward_pre_hook(hooks.Hook(self.inner_begins), prepend=True, with_kwargs=True))
-            handles.append(inner.register_forward_hook(hooks.Hook(self.inner_ended)))
+            handles.append(inner.register_forward_pre_hook(InnerBegins(self), prepend=True, with_kwargs=True))
+            handles.append(inner.register_forward_hook(InnerEnded(self)))
         return [handle.remove for handle in handles]
-
-    def begins(self, module, args, kwargs):
-        if self.is_compiling():
-            return
-        self.inside = True
-        if hooks.listener is not None:
-            hooks.listener.forward_begins(module, args, kwargs)
-
-    def ended(self, module, args, result):
-        if self.is_compiling():
-            return
-        self.inside = False
-        if hooks.listener is not None:
-            hooks.listener.forward_ended(module)
-
-    def inner_begins(self, module, args, kwargs):
-        if not self.is_compiling() and not self.inside and hooks.listener is not None:
-            hooks.listener.forward_begins(module, args, kwargs)
-
-    def inner_ended(self, module, args, result):
-        if not self.is_compiling() and not self.inside and hooks.listener is not None:
-            hooks.listener.forward_ended(module)
 
     def unhook(self, module):
         for remove in self.handles.pop(module):
@@ -131,6 +109,40 @@ class Roots:
         for module in list(self.handles):
             self.unhook(module)
         self.held = []
+
+
+class RootHook(hooks.Hook):
+    def __init__(self, roots):
+        super().__init__()
+        self.roots, self.is_compiling = roots, roots.is_compiling
+
+
+class Begins(RootHook):
+    def __call__(self, module, args, kwargs):
+        if not self.is_compiling():
+            self.roots.inside = True
+            if hooks.listener is not None:
+                hooks.listener.forward_begins(module, args, kwargs)
+
+
+class Ended(RootHook):
+    def __call__(self, module, args, result):
+        if not self.is_compiling():
+            self.roots.inside = False
+            if hooks.listener is not None:
+                hooks.listener.forward_ended(module)
+
+
+class InnerBegins(RootHook):
+    def __call__(self, module, args, kwargs):
+        if not self.is_compiling() and not self.roots.inside and hooks.listener is not None:
+            hooks.listener.forward_begins(module, args, kwargs)
+
+
+class InnerEnded(RootHook):
+    def __call__(self, module, args, result):
+        if not self.is_compiling() and not self.roots.inside and hooks.listener is not None:
+            hooks.listener.forward_ended(module)
 
 
 def is_compiled(module):
