@@ -4,9 +4,10 @@
     python adapters/overhead.py --workers 2 --rounds 20 --steps 10
 
 Prints the median time of a step in both forms on rank 0, and the median ratio of neighbouring rounds with the range of
-its middle half, by the clock and in processor time. Run it on a machine that does nothing else; where something does, the
+its middle half, by the clock and in processor time; under `same`, as much of two trainings that are both not followed: what
+lies within that is not the follower's. Run it on a machine that does nothing else; where something does, the
 fastest rounds of each say more. `--network linear --batch 1 --workers 1` is a step of next to nothing: what following costs
-a step shows in microseconds. `--sample 10` measures every tenth step. `--device cuda` takes one GPU a worker, over NCCL.
+a step shows in microseconds. `--bare` leaves DDP away, with one worker. `--sample 10` measures every tenth step. `--device cuda` takes one GPU a worker, over NCCL.
 """
 
 import argparse
@@ -35,7 +36,7 @@ class Training:
     def __init__(self, args, device, follower=None):
         torch.manual_seed(0)
         net = network() if args.network == "convnet" else nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
-        self.model = DistributedDataParallel(net.to(device))
+        self.model = net.to(device) if args.bare else DistributedDataParallel(net.to(device))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         images, labels = torch.randn(args.batch, 3, 32, 32), torch.randint(10, (args.batch,))
         self.data = [(images.to(device), labels.to(device))] * args.steps
@@ -79,20 +80,22 @@ def work(rank, port, args, folder):
     # In this order: the follower looks for models, and must find its own alone.
     followed = Training(args, device, follower)
     followed.run()
-    plain = Training(args, device)
-    plain.run(), followed.run()
-    times = []
+    plain, again = Training(args, device), Training(args, device)
+    plain.run(), again.run(), followed.run()
+    times, same = [], []
     for number in range(args.rounds):
-        order = [plain, followed] if number % 2 else [followed, plain]
+        order = [plain, followed, again] if number % 2 else [again, followed, plain]
         seconds = {each: each.run() for each in order}
         times.append((seconds[plain], seconds[followed]))
+        same.append((seconds[plain], seconds[again]))
     if follower.off:
         sys.exit("the follower gave up")
     follower.close()
     dist.destroy_process_group()
     if rank == 0:
-        about = {key: getattr(args, key) for key in ("device", "network", "workers", "batch", "rounds", "steps", "sample")}
-        print(json.dumps({**about, "torch": torch.__version__, "wall": compare(times, 0), "cpu": compare(times, 1)}))
+        about = {key: getattr(args, key) for key in ("device", "network", "workers", "batch", "rounds", "steps", "sample", "bare")}
+        print(json.dumps({**about, "torch": torch.__version__, "wall": compare(times, 0), "cpu": compare(times, 1),
+                          "same": compare(same, 0)}))
 
 
 def compare(times, clock):
@@ -117,7 +120,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=10, help="in each round (10)")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="measure every Nth step (1)")
+    parser.add_argument("--bare", action="store_true", help="a model without DDP; with one worker")
     args = parser.parse_args()
+    if args.bare and args.workers > 1:
+        parser.error("--bare is for one worker")
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(work, (free_port(), args, folder), args.workers)
 
