@@ -58,12 +58,12 @@ class FollowCase(unittest.TestCase):
         return {**clean, "PYTHONPATH": place, "PACELINE_RUN": json.dumps(self.order(**more)), "PYTHONPYCACHEPREFIX": COMPILED,
                 "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
 
-    def run_script(self, *command, status=0, workers=1, fork=False, followed=True, **order):
-        """Runs a script of tests/scripts; with several workers under torchrun, unless it forks them itself. Returns what it printed."""
+    def run_script(self, *command, status=0, workers=1, launched=False, fork=False, followed=True, **order):
+        """Runs a script of tests/scripts; `launched` or with several workers under torchrun, unless it forks them itself. Returns what it printed."""
         command = [os.path.join(SCRIPTS, command[0]), *command[1:]]
         if fork:
             command += ["--fork", str(workers)]
-        elif workers > 1:
+        elif launched or workers > 1:
             command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), *command]
         environment = self.environment(**order)
         if not followed:

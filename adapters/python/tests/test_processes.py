@@ -51,9 +51,21 @@ class Ddp(FollowCase):
         self.assertIsNone(lost.done)
 
 
+def weights(printed):
+    """The line that a script prints of the bits of its weights."""
+    line, = [line for line in printed.splitlines() if line.startswith("weights ")]
+    return line
+
+
 class Fsdp(FollowCase):
+    def test_one_process(self):
+        self.run_script("fsdp_train.py", workers=1, launched=True)
+        rank, = ranks(self.out)
+        self.check_steps(rank, 6, "load", "forward", "backward", "update")
+
     def test_its_collectives_are_waits(self):
-        self.run_script("fsdp_train.py", workers=2)
+        plain = self.run_script("fsdp_train.py", workers=2, followed=False)
+        self.assertEqual(weights(self.run_script("fsdp_train.py", workers=2)), weights(plain))
         for rank in ranks(self.out):
             self.check_steps(rank, 6, "load", "forward", "backward", "update", "comm_wait")
             self.assertEqual(rank.header["case"]["update"], "sharded")
@@ -73,7 +85,8 @@ class Lightning(FollowCase):
         self.assertEqual({step["examples"] for step in rank.steps[4:]}, {8})
 
     def test_two_processes(self):
-        self.run_script("lightning_fit.py", workers=2)
+        plain = self.run_script("lightning_fit.py", workers=2, followed=False)
+        self.assertEqual(weights(self.run_script("lightning_fit.py", workers=2)), weights(plain))
         for rank in ranks(self.out):
             self.check_steps(rank, 8, "load", "forward", "backward", "update", "comm_cpu")
 
@@ -98,7 +111,8 @@ class Transformers(FollowCase):
         self.assertIn("checkpoint", rank.steps[2]["phases"])
 
     def test_two_processes(self):
-        self.run_script("trainer_train.py", workers=2)
+        plain = self.run_script("trainer_train.py", workers=2, followed=False)
+        self.assertEqual(weights(self.run_script("trainer_train.py", workers=2)), weights(plain))
         for rank in ranks(self.out):
             self.check(rank, 6)
 

@@ -7,6 +7,7 @@ import lightning
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from weights import tell
 
 
 class Classifier(lightning.LightningModule):
@@ -36,7 +37,9 @@ def main():
     trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", 1)), logger=False,
                                 enable_progress_bar=False, enable_model_summary=False, default_root_dir=os.getcwd(),
                                 callbacks=callbacks, use_distributed_sampler=True)
-    trainer.fit(Classifier(), DataLoader(data, 8), DataLoader(data, 16))
+    model = Classifier()
+    trainer.fit(model, DataLoader(data, 8), DataLoader(data, 16))
+    tell(model)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import sys
 import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
+from weights import tell
 
 
 class Classifier(nn.Module):
@@ -30,7 +31,9 @@ def main():
         from paceline.transformers import Callback
 
         callbacks.append(Callback(os.environ["STUDY"], model="classifier"))
-    Trainer(Classifier(), options, train_dataset=data, eval_dataset=data[:16], callbacks=callbacks).train()
+    model = Classifier()
+    Trainer(model, options, train_dataset=data, eval_dataset=data[:16], callbacks=callbacks).train()
+    tell(model)
 
 
 if __name__ == "__main__":
