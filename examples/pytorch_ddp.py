@@ -49,9 +49,9 @@ def collected(seconds, samples):
     return default_collate(samples)
 
 
-def save(model, megabytes):
+def save(model, more):
     with tempfile.TemporaryFile() as file:
-        torch.save({"model": model.state_dict(), "more": torch.zeros(megabytes * 250_000)}, file)
+        torch.save({"model": model.state_dict(), "more": more}, file)
 
 
 def evaluate(model, data, device):
@@ -82,6 +82,7 @@ def train(args):
         model = DistributedDataParallel(model, bucket_cap_mb=1024 if args.one_bucket else 25)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
+    more = torch.ones(args.save_mb * 250_000)
 
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
@@ -94,7 +95,7 @@ def train(args):
             loss.backward()
             optimizer.step()
             if args.save_every and number % args.save_every == args.save_every - 1:
-                save(model, args.save_mb)
+                save(model, more)
         right = evaluate(model, data, device)
         if rank == 0:
             print(f"epoch {epoch}: loss {loss.item():.3f}, {100 * right:.0f} % right", flush=True)

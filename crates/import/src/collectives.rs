@@ -188,7 +188,7 @@ impl Exchanges {
 }
 
 /// Which rank was late in which step, most waiting first. Several late ranks of one step have one entry each.
-pub fn late_steps(ranks: &[ImportedRank]) -> Vec<LateStep> {
+pub fn late_steps(ranks: &[ImportedRank], numbers: &[Rank]) -> Vec<LateStep> {
     let mut waits: HashMap<(Step, Rank), Vec<Nanos>> = HashMap::new();
     for step in ranks.iter().flat_map(|rank| &rank.steps) {
         let mut own: HashMap<Rank, Nanos> = HashMap::new();
@@ -199,7 +199,7 @@ pub fn late_steps(ranks: &[ImportedRank]) -> Vec<LateStep> {
     }
     let late = |((step, rank), waits): ((Step, Rank), Vec<Nanos>)| {
         let (waited, longest) = (waits.iter().copied().sum(), waits.iter().copied().max());
-        LateStep { step, rank, waited, longest }
+        LateStep { step, rank: numbers.get(rank.0 as usize).copied().unwrap_or(rank), waited, longest }
     };
     let mut late: Vec<LateStep> = waits.into_iter().map(late).collect();
     late.retain(|late| !late.waited.is_zero());

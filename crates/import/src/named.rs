@@ -2,9 +2,11 @@
 
 use super::Imported;
 
-/// Words that stand beside a number of workers.
-const WORDS: &str = "worker workers gpu gpus ngpus np nproc proc procs process processes rank ranks device devices cards \
-                     worldsize";
+/// Words that a number of workers stands behind.
+const PLURALS: &str = "workers gpus ngpus np nproc procs processes ranks devices cards worldsize";
+
+/// Words that it stands before only: `8gpu` counts, `gpu-3` and `rank_3` name one.
+const SINGULARS: &str = "worker gpu proc process rank device";
 
 /// Most workers that a name may mean.
 const MOST: u32 = 4096;
@@ -18,7 +20,7 @@ pub(super) enum Whose {
     All,
 }
 
-/// The number of workers in a name: `workers_2`, `gpu-4`, `8gpus`, `world_size_16`.
+/// The number of workers in a name: `workers_2`, `gpus-4`, `8gpu`, `world_size_16`.
 pub(super) fn workers(name: &str) -> Option<u32> {
     let name = name.to_lowercase().replace("world_size", "worldsize").replace("world-size", "worldsize");
     let letters: Vec<char> = name.chars().collect();
@@ -28,9 +30,13 @@ pub(super) fn workers(name: &str) -> Option<u32> {
     let piece = |at: usize| pieces.get(at).map(String::as_str);
     // Out of reach at the left: no piece has that number.
     let left = |at: usize, by: usize| piece(at.wrapping_sub(by));
-    let is_word = |piece: Option<&str>| piece.is_some_and(|piece| WORDS.split(' ').any(|word| word == piece));
+    let among = |words: &str, piece: Option<&str>| {
+        piece.is_some_and(|piece| words.split(' ').any(|word| word == piece))
+    };
+    let is_plural = |piece: Option<&str>| among(PLURALS, piece);
+    let is_word = |piece: Option<&str>| is_plural(piece) || among(SINGULARS, piece);
     let is_gap = |piece: Option<&str>| piece.is_none_or(|piece| ["_", "-", "=", " ", "."].contains(&piece));
-    let behind = |at: usize| is_word(left(at, 1)) || is_gap(left(at, 1)) && is_word(left(at, 2));
+    let behind = |at: usize| is_plural(left(at, 1)) || is_gap(left(at, 1)) && is_plural(left(at, 2));
     // The 50 of `resnet50_gpu` is not before a word: letters stand right before it.
     let before = |at: usize| {
         is_gap(left(at, 1)) && (is_word(piece(at + 1)) || is_gap(piece(at + 1)) && is_word(piece(at + 2)))
@@ -84,6 +90,11 @@ mod tests {
             ("run-3", None),
             ("2018-10-04", None),
             ("gpus_999999999", None),
+            ("rank-3", None),
+            ("rank5", None),
+            ("worker_7", None),
+            ("gpu-3", None),
+            ("8-gpu", Some(8)),
             ("workers_0", None),
             ("", None),
         ] {

@@ -37,7 +37,8 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     let mut warnings = Vec::new();
     order(&mut traces, &mut warnings)?;
     let mut tilings: Vec<Tiling> = traces.iter().map(Tiling::of).collect();
-    for (rank, (trace, tiling)) in traces.iter().zip(&tilings).enumerate() {
+    let numbers = numbers(&traces);
+    for ((trace, tiling), rank) in traces.iter().zip(&tilings).zip(&numbers) {
         let notes = trace.warnings.iter().chain(&tiling.notes);
         warnings.extend(notes.map(|note| format!("rank {rank}: {note}")));
     }
@@ -74,13 +75,20 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
             alignment,
             kernels: top::kernels(&traces, &windows),
             collectives,
-            late: collectives::late_steps(&ranks),
+            late: collectives::late_steps(&ranks, &numbers),
+            numbers,
         }),
         ranks,
         warnings,
         tells: tells(&traces, &tilings),
         ..Imported::default()
     })
+}
+
+/// The numbers of ranks as their traces say; from 0 where they do not.
+fn numbers(traces: &[Trace]) -> Vec<Rank> {
+    let told: Option<Vec<Rank>> = traces.iter().map(|trace| trace.rank).collect();
+    told.unwrap_or_else(|| (0..traces.len() as u32).map(Rank).collect())
 }
 
 /// Phases that traces can show, even if they took no time.
@@ -130,7 +138,9 @@ fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportE
     traces.sort_by_key(|trace| trace.rank);
     if ranks.iter().enumerate().any(|(place, rank)| rank.0 as usize != place) {
         let names: Vec<String> = ranks.iter().map(Rank::to_string).collect();
-        warnings.push(format!("these are traces of ranks {}, numbered from 0 here", names.join(", ")));
+        let (noun, files) =
+            if names.len() == 1 { ("rank", "its log is") } else { ("ranks", "their logs are") };
+        warnings.push(format!("recorded: {noun} {}; {files} numbered from 0 here", names.join(", ")));
     }
     let world = traces.iter().filter_map(|trace| trace.world).max();
     if let Some(world) = world.filter(|&world| world as usize > traces.len()) {
@@ -187,7 +197,12 @@ fn case(traces: &[Trace], told: &Told) -> Case {
     let backend = traces.iter().find_map(|trace| trace.backend.clone()).map(|name| ("backend".into(), name));
     let world = traces.iter().filter_map(|trace| trace.world).max();
     // A subset of the ranks must not be compared with a full run of that size.
-    let unknown = world.is_none() && traces[0].clock == Clock::Writer;
+    let exchanges = |trace: &Trace| !trace.collectives.is_empty() || trace.names.texts().any(is_exchange);
+    let some = match traces {
+        [one] => one.clock == Clock::Writer || one.rank.is_some_and(|rank| rank.0 > 0) || exchanges(one),
+        several => numbers(several).iter().enumerate().any(|(place, rank)| rank.0 as usize != place),
+    };
+    let unknown = world.is_none() && (some || traces[0].clock == Clock::Writer);
     let all = world.filter(|&world| world as usize > traces.len()).map(|world| world.to_string());
     let all = all.or_else(|| unknown.then(|| UNKNOWN_RANKS.into()));
     let part = all.map(|all| ("ranks".into(), format!("{} of {all}", traces.len())));

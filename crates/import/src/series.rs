@@ -156,7 +156,8 @@ struct Row {
 
 impl Row {
     fn set(&mut self, kind: Kind, point: Point) {
-        let positive = Some(point.value).filter(|value| value.is_finite() && *value > 0.0);
+        // What is beyond any machine is damage.
+        let positive = Some(point.value).filter(|value| (1e-12..1e12).contains(value));
         match kind {
             Kind::StepTime => self.step_s = positive,
             Kind::StepRate => self.step_s = self.step_s.or(positive.map(|value| 1.0 / value)),

@@ -366,7 +366,30 @@ impl CaseReport {
 
     /// Records where the case was imported from: what its source does not show becomes unknown.
     pub(crate) fn imported_from(&mut self, origin: Origin) {
-        self.forget(&|phase| origin.knows(phase));
+        let knows = |phase: Phase| origin.knows(phase);
+        self.forget(&knows);
+        // Of one rank alone nobody knows when the others arrived.
+        let alone = self.case.workers == 1 && recorded_part(&self.case).is_some();
+        if alone {
+            (self.comm_wait_split_s, self.straggler) = (None, None);
+        }
+        if let Some(cost) = &mut self.cost {
+            let unknown =
+                |cause| cause == waterfall::Cause::OffCore || alone && cause == waterfall::Cause::Stragglers;
+            cost.parts.retain(|part| part.cause.is_known(&knows) && !unknown(part.cause));
+        }
+        let numbers = origin.traced.as_ref().map_or(&[][..], |traced| &traced.numbers);
+        let rename = |who: &mut Who| {
+            if let Who::Rank(rank) = who {
+                *rank = numbers.get(rank.0 as usize).copied().unwrap_or(*rank);
+            }
+        };
+        self.straggler.iter_mut().for_each(|late| rename(&mut late.who));
+        self.dispersion
+            .iter_mut()
+            .flat_map(|spread| &mut spread.slowest)
+            .for_each(|slowest| rename(&mut slowest.who));
+        self.ranks.iter_mut().flatten().for_each(|rank| rename(&mut rank.who));
         // The numbers of a log are in the report already.
         self.origin = Some(Origin { progress: None, ..origin });
     }

@@ -6,6 +6,7 @@ mod verdict;
 
 use paceline_record::{Bytes, Phase};
 
+use crate::case::whole_workers;
 use crate::numbers::law::{Forecast, Laws};
 use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
@@ -124,7 +125,7 @@ pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> 
     if !group.speedups.is_empty() || done.peek().is_none() {
         return None;
     }
-    Some(match done.any(|case| case.case.workers == 1) {
+    Some(match done.any(|case| whole_workers(&case.case) == Some(1)) {
         true => "the cases have no images/s to compare",
         false => "there is no finished one-worker case to compare with",
     })

@@ -67,9 +67,26 @@ fn ranks_with_gaps_are_renumbered_with_a_warning() {
     let run = join(traces, &Told::default()).expect("two of eight");
     assert_eq!(run.ranks[1].rank, Rank(1));
     assert_eq!(run.case.settings["ranks"], "2 of 8", "not to be compared with a run of two");
-    for expected in ["traces of ranks 0, 4, numbered from 0", "2 of 8 ranks", "rank 1: torn"] {
+    assert_eq!(run.traced.as_ref().expect("traces").numbers, [Rank(0), Rank(4)]);
+    for expected in ["recorded: ranks 0, 4; their logs are numbered from 0", "2 of 8 ranks", "rank 4: torn"] {
         assert!(run.warnings.iter().any(|warning| warning.contains(expected)), "{:?}", run.warnings);
     }
+}
+
+#[test]
+fn ranks_of_an_unknown_number_are_not_all() {
+    let part = |traces: Vec<Trace>| {
+        join(traces, &Told::default()).expect("a run").case.settings.get("ranks").cloned()
+    };
+    assert_eq!(part(vec![rank(None, 0..2)]), None, "nothing says that there were more");
+    assert_eq!(part(vec![rank(Some(0), 0..2), rank(Some(1), 0..2)]), None);
+    let some = |count: u32| Some(format!("{count} of {UNKNOWN_RANKS}"));
+    assert_eq!(part(vec![rank(Some(3), 0..2)]), some(1), "there is a rank 0");
+    assert_eq!(part(vec![rank(Some(0), 0..2), rank(Some(2), 0..2)]), some(2));
+    let mut exchanging = Draft::default();
+    let stream = exchanging.stream();
+    exchanging.collective(stream, "allreduce", None, (10, 40));
+    assert_eq!(part(vec![exchanging.trace()]), some(1), "it exchanges with somebody");
 }
 
 #[test]

@@ -39,7 +39,8 @@ fn rank(number: u32, steps: u64) -> Trace {
 
 fn run(ranks: u32, steps: u64, batch: Option<u64>) -> Imported {
     let told = Told { model: "resnet50".into(), batch };
-    join((0..ranks).map(|number| rank(number, steps)).collect(), &told).expect("ranks of one run")
+    let traces = (0..ranks).map(|number| Trace { world: Some(ranks), ..rank(number, steps) }).collect();
+    join(traces, &told).expect("ranks of one run")
 }
 
 fn import(runs: &[(String, Imported)], out: &Path) -> Report {

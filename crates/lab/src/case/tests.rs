@@ -2,6 +2,7 @@ use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
 use paceline_record::{Bytes, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord};
 
 use super::*;
+use crate::origin::Traced;
 use crate::stats::steady::Verdict;
 
 const MS: u64 = 1_000_000;
@@ -216,4 +217,26 @@ fn a_rank_that_saves_while_the_others_go_on_is_not_the_slowest() {
     assert!(near(report.train_s, 0.087));
     let slowest = report.dispersion.and_then(|spread| spread.slowest).expect("two ranks");
     assert_eq!(slowest.who, Who::Rank(Rank(1)));
+}
+
+#[test]
+fn ranks_of_traces_keep_their_numbers_and_one_alone_does_not_know_who_was_late() {
+    let mut report = CaseReport::of(&[run(vec![rank(0, 2, &[20, 20]), rank(1, 2, &[30, 30])], 250)]);
+    report.straggler =
+        Some(Straggler { who: Who::Rank(Rank(1)), fraction: 1.0, steps_fraction: 1.0, work_ratio: None });
+    let traced = Traced { numbers: vec![Rank(1), Rank(3)], ..Traced::default() };
+    let phases = vec![Phase::Forward, Phase::CommWait];
+    let origin = Origin { traced: Some(traced), phases, ..Origin::new(None) };
+    report.imported_from(origin.clone());
+    assert_eq!(report.straggler.map(|late| late.who), Some(Who::Rank(Rank(3))));
+    let ranks: Vec<Who> = report.ranks.iter().flatten().map(|rank| rank.who).collect();
+    assert_eq!(ranks, [Who::Rank(Rank(1)), Who::Rank(Rank(3))]);
+    let causes: Vec<_> = report.cost.iter().flat_map(|cost| &cost.parts).map(|part| part.cause).collect();
+    assert!(!causes.contains(&waterfall::Cause::OffCore), "{causes:?}");
+
+    let mut alone = CaseReport::of(&[run(vec![rank(0, 1, &[20, 20])], 250)]);
+    assert!(alone.comm_wait_split_s.is_some());
+    alone.case.settings.insert("ranks".into(), "1 of 4".into());
+    alone.imported_from(origin);
+    assert_eq!(alone.comm_wait_split_s, None);
 }

@@ -292,6 +292,13 @@ fn separated(lines: &[&str]) -> Option<(Rows, usize)> {
         count(lines[0]) > 1 && lines.get(1).is_some_and(|next| count(next) == count(lines[0]))
     })?;
     let likely = |rows: &[Vec<String>]| {
+        // `NUMA node0 CPU(s): 0,2,4` names a list of numbers; it heads nothing.
+        let is_list = |row: &[String]| {
+            row[0].contains(':') && row[1..].iter().all(|cell| matches!(figure::read(cell), Cell::Number(..)))
+        };
+        if is_list(&rows[0]) {
+            return false;
+        }
         let even = rows.iter().filter(|row| row.len() == rows[0].len()).count();
         // Many fields, as many in each line and some of them numbers, are no prose.
         let numbers =
@@ -393,6 +400,12 @@ mod tests {
             assert_eq!(grids[0].header, ["GPUs", "time"], "{form}");
             assert_eq!(grids[0].rows, [["1", "10.5"], ["2", "6"]], "{form}");
         }
+    }
+
+    #[test]
+    fn a_list_of_numbers_behind_a_name_is_no_table() {
+        let text = "NUMA node0 CPU(s):   0,4,8,12,16,20\nNUMA node1 CPU(s):   1,5,9,13,17,21\n";
+        assert!(grids(text).is_empty());
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub struct Traced {
     pub collectives: Vec<TopCollective>,
     /// Steps in which ranks waited for a late one, most waiting first.
     pub late: Vec<LateStep>,
+    /// The numbers of its ranks, whose logs are numbered from 0; empty in older studies.
+    #[serde(default)]
+    pub numbers: Vec<Rank>,
 }
 
 impl Traced {
