@@ -89,6 +89,15 @@ def check_sleeper(paceline, folder):
     check("a sleeping rank: torchrun's start is seen", launch > 0.1, f"{launch:.2f} s")
 
 
+def check_alone(paceline, folder):
+    """A script that Python runs, without a launcher."""
+    script = os.path.join(ADAPTERS, "python", "tests", "scripts", "processes.py")
+    run(paceline, "run", "--json", "--out", folder, "--", sys.executable, script, "workers")
+    case = report(paceline, folder)["cases"][0]
+    check("a script of one process: done", case["status"] == "done" and case["steps"] == 4, case["reason"])
+    check("a script of one process: nothing is negative", all(t >= 0 for t in case["phases_s"].values() if t is not None), case["phases_s"])
+
+
 def check_failure(paceline, folder):
     """A rank that dies: the command's status is kept, and the report says that the run failed."""
     script = os.path.join(ADAPTERS, "python", "tests", "scripts", "processes.py")
@@ -107,6 +116,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         check_example(sys.argv[1], os.path.join(scratch, "example"))
         check_sleeper(sys.argv[1], os.path.join(scratch, "sleeper"))
+        check_alone(sys.argv[1], os.path.join(scratch, "alone"))
         check_failure(sys.argv[1], os.path.join(scratch, "failure"))
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     sys.exit(0 if all(results) else 1)

@@ -167,7 +167,7 @@ fn tag(line: &str) -> Option<Rank> {
 fn read_line(line: &str) -> Option<Told> {
     let (before, after) = line.split_once("images/sec:")?;
     let mut words = after.split_whitespace();
-    let rate: f64 = words.next()?.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0)?;
+    let rate: f64 = words.next()?.parse().ok().filter(|rate| (1e-12..1e12).contains(rate))?;
     let before = before.trim();
     if before.ends_with("total") {
         return Some(Told::Total(rate));

@@ -250,7 +250,7 @@ impl Member<'_> {
         };
         let part = part / (input + out);
         let loss = Loss { seconds: part * all.seconds, fraction: part * all.fraction };
-        (loss.fraction >= NOTABLE)
+        (loss.fraction >= NOTABLE || self.is_large_in_steps(loss, NOTABLE))
             .then(|| self.finding(Kind::Input, self.spends(what, loss), advice.into(), Some(loss)))
     }
 
@@ -335,7 +335,16 @@ impl Member<'_> {
 
     /// The same, if it is at least this fraction of the workers' time.
     fn loss_from(&self, least: f64, cause: Cause) -> Option<Loss> {
-        self.loss(cause).filter(|loss| loss.fraction >= least)
+        let fixed = matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Tail);
+        self.loss(cause)
+            .filter(|&loss| loss.fraction >= least || !fixed && self.is_large_in_steps(loss, least))
+    }
+
+    /// Whether a loss is large in the steps of a script that was only tried: imports take most of such a run, and would hide every cause.
+    fn is_large_in_steps(&self, loss: Loss, least: f64) -> bool {
+        let fixed = [Cause::StartUp, Cause::Tail].into_iter().filter_map(|cause| self.loss(cause));
+        let steps = 1.0 - fixed.map(|loss| loss.fraction).sum::<f64>();
+        matches!(self.program(), Program::Followed) && steps < 0.5 && loss.fraction >= 2.0 * least * steps
     }
 
     /// The time that a cause takes beyond what it takes on one worker, if the increase is certain.

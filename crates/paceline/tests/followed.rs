@@ -61,6 +61,25 @@ fn a_late_rank_is_named_and_every_ranks_phases_sum_to_its_time() {
 }
 
 #[test]
+fn a_rank_may_be_the_command_itself() {
+    // Its process seems to have started when the command was told of its run.
+    let place = Place::with("BEGIN_MS=10; rank 0 1; finish");
+    let output = place.run("-- sh train.sh");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let report = place.report("run-1");
+    let case = case(&report, 1);
+    assert_eq!((&case["status"], &case["steps"]), (&"done".into(), &30.into()), "{}", case["reason"]);
+    assert_phases_sum(case);
+}
+
+#[test]
+fn what_most_of_each_step_goes_to_is_named_though_start_up_takes_most_of_the_run() {
+    let place = Place::with("BEGIN_MS=20000; rank 0 2; rank 1 2; LASTS=21; finish");
+    let output = place.run("-- sh train.sh");
+    assert!(flat(&output).contains("100 % of it for rank 1"), "{}", said(&output));
+}
+
+#[test]
 fn a_sweep_is_a_scaling_study() {
     let place = Place::with("for r in $(seq 0 $(($1 - 1))); do rank $r $1; done; finish");
     let output = place.run("--workers-sweep 1,2 --repeat 2 --out study -- sh train.sh {workers}");

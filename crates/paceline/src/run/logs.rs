@@ -119,7 +119,8 @@ pub fn courses(trainings: &[Training], ended: &Ended) -> Vec<Course> {
             None => judge(training, ended),
         };
         let reap = over.unwrap_or(ended.reap);
-        let begun = spawn;
+        // The clock that tells when a process started is coarse, and the command was told a moment before it was started.
+        let begun = training.first_main().map_or(spawn, |main| main.min(spawn));
         spawn = over.unwrap_or(spawn);
         Course { spawn: begun, reap, outcome, reason }
     };
