@@ -192,14 +192,22 @@ fn find_common_steps(
     }
 }
 
+/// Whether a trace shows that its rank was not alone.
+pub(super) fn has_others(trace: &Trace) -> bool {
+    // Several devices of one process may exchange among themselves.
+    let devices: BTreeSet<u32> = trace.tracks.iter().filter_map(|track| track.device).collect();
+    let exchanges =
+        || devices.len() < 2 && (!trace.collectives.is_empty() || trace.names.texts().any(is_exchange));
+    trace.world.is_some_and(|world| world > 1) || trace.rank.is_some_and(|rank| rank.0 > 0) || exchanges()
+}
+
 /// What was run, as far as traces say.
 fn case(traces: &[Trace], told: &Told) -> Case {
     let backend = traces.iter().find_map(|trace| trace.backend.clone()).map(|name| ("backend".into(), name));
     let world = traces.iter().filter_map(|trace| trace.world).max();
     // A subset of the ranks must not be compared with a full run of that size.
-    let exchanges = |trace: &Trace| !trace.collectives.is_empty() || trace.names.texts().any(is_exchange);
     let some = match traces {
-        [one] => one.clock == Clock::Writer || one.rank.is_some_and(|rank| rank.0 > 0) || exchanges(one),
+        [one] => one.clock == Clock::Writer || has_others(one),
         several => numbers(several).iter().enumerate().any(|(place, rank)| rank.0 as usize != place),
     };
     let unknown = world.is_none() && (some || traces[0].clock == Clock::Writer);

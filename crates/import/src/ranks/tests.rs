@@ -87,6 +87,10 @@ fn ranks_of_an_unknown_number_are_not_all() {
     let stream = exchanging.stream();
     exchanging.collective(stream, "allreduce", None, (10, 40));
     assert_eq!(part(vec![exchanging.trace()]), some(1), "it exchanges with somebody");
+    let mut two = Draft::default();
+    let streams = [two.0.add_track("first", Some(0)), two.0.add_track("second", Some(1))];
+    streams.into_iter().for_each(|stream| two.collective(stream, "allreduce", None, (10, 40)));
+    assert_eq!(part(vec![two.trace()]), None, "perhaps with itself");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use paceline_record::Case;
+use paceline_record::{Case, Phase};
 
 use super::{accuracy, recovery};
 use crate::CaseReport;
@@ -211,6 +211,22 @@ impl Program {
         }
     }
 
+    /// A rank is late because of what it does beside computing.
+    pub fn longer(self, who: &str, phase: Phase) -> String {
+        match (self, phase) {
+            (Self::Simulated, _) => self.late(who),
+            (_, Phase::Load) => {
+                format!("look at the input of {who}: its files, its disk, its loader's workers")
+            }
+            (_, Phase::Other) => {
+                format!(
+                    "look at what {who} does between its phases that the others do not: printing, saving, waiting, other code"
+                )
+            }
+            _ => format!("look at what {who} does there that the others do not"),
+        }
+    }
+
     /// A rank is late because it has more to do.
     pub fn uneven(self) -> &'static str {
         match self {
@@ -400,6 +416,7 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
         all.extend(advice.map(|advice| program.fit(&case, advice)));
         let who = "rank 0";
         all.extend([program.late(who), program.kept_off(who)]);
+        all.extend([Phase::Load, Phase::Other, Phase::Update].map(|phase| program.longer(who, phase)));
     }
     all
 }

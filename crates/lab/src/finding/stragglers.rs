@@ -1,14 +1,19 @@
 //! Ranks that the others wait for.
 
+use paceline_record::Phase;
+
 use super::{FEW_STEPS, Finding, Kind, Loss, Member, NOTABLE};
-use crate::Straggler;
 use crate::numbers::waterfall::Cause;
+use crate::{Straggler, stats};
 
 /// One rank is blamed if it causes at least this fraction of all waiting for late ranks.
 const TO_BLAME: f64 = 0.5;
 
 /// A rank has more to do than the others from so much of their work on.
 const MORE_WORK: f64 = 1.1;
+
+/// Phases in which a rank can be late without computing more slowly.
+const AROUND: [Phase; 5] = [Phase::Load, Phase::CopyIn, Phase::CopyOut, Phase::Update, Phase::Other];
 
 /// The same for two ranks, where one of them is always the late one.
 const TO_BLAME_OF_TWO: f64 = 0.8;
@@ -52,9 +57,32 @@ impl Member<'_> {
                     );
                     (text, self.program().uneven().into())
                 }
-                None => (blame, self.program().late(&self.case.name(late.who))),
+                None => match self.longer_in(late, loss) {
+                    Some((phase, seconds)) => (
+                        format!("{blame}, which spends {seconds:.2} s more than the others in {phase}"),
+                        self.program().longer(&self.case.name(late.who), phase),
+                    ),
+                    None => (blame, self.program().late(&self.case.name(late.who))),
+                },
             },
         }
+    }
+
+    /// The phase other than computation in which a late rank spends so much more time than the others that it explains at least half
+    /// of their waiting, and how much more.
+    fn longer_in(&self, late: &Straggler, waited: Loss) -> Option<(Phase, f64)> {
+        let ranks = self.case.ranks.as_ref()?;
+        let own = ranks.iter().find(|rank| rank.who == late.who)?;
+        let others: Vec<_> = ranks.iter().filter(|rank| rank.who != late.who).collect();
+        let more = |phase: Phase| {
+            let theirs: Option<Vec<f64>> =
+                others.iter().map(|rank| rank.phases_s.get(&phase).copied()).collect();
+            Some((phase, own.phases_s.get(&phase)? - stats::median(&theirs?)?))
+        };
+        let most = AROUND.into_iter().filter_map(more).max_by(|a, b| a.1.total_cmp(&b.1))?;
+        // All others wait as long as it is late.
+        let delay = late.fraction * waited.seconds / others.len() as f64;
+        (most.1 >= 0.5 * delay).then_some(most)
     }
 
     /// A rank that was late in some steps only, and cost most: it need not be slower than the others.
@@ -73,6 +101,8 @@ impl Member<'_> {
 
 #[cfg(test)]
 mod tests {
+    use paceline_record::Phase;
+
     use crate::fixture::{Plan, study};
     use crate::{CaseReport, Finding, Kind, Report};
 
@@ -107,6 +137,20 @@ mod tests {
             "{found:?}"
         );
         assert!(found.advice.contains("--shards") && !found.advice.contains("is slower"), "{found:?}");
+    }
+
+    #[test]
+    fn a_rank_that_does_something_else_before_it_arrives_is_not_called_slow() {
+        let mut case = CaseReport::of(&[Plan { late: 20.0, ..Plan::calm("resnet50", 2) }.run()]);
+        let late = &mut case.ranks.as_mut().expect("ranks")[1].phases_s;
+        let more = late[&Phase::Forward];
+        late.insert(Phase::Forward, 0.0);
+        *late.entry(Phase::Load).or_default() += more;
+        let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+        let mut findings = report.findings.into_iter();
+        let found = findings.find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait");
+        assert!(found.text.ends_with("s more than the others in load"), "{found:?}");
+        assert!(!found.advice.contains("is slower"), "{found:?}");
     }
 
     #[test]
