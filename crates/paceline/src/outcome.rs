@@ -94,14 +94,17 @@ fn is_usage_of_import(error: &ImportError) -> bool {
 
 /// Whether the system refused a path, rather than what was done there.
 fn is_wrong_path(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound
-            | io::ErrorKind::NotADirectory
-            | io::ErrorKind::IsADirectory
-            | io::ErrorKind::InvalidFilename
-            | io::ErrorKind::InvalidInput
-    )
+    let is_loop = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+    is_loop
+        || matches!(
+            error.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::AlreadyExists
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::IsADirectory
+                | io::ErrorKind::InvalidFilename
+                | io::ErrorKind::InvalidInput
+        )
 }
 
 /// Refuses a folder whose name a report could not hold.

@@ -69,7 +69,7 @@ fn a_column_is_told_and_bad_input_is_refused() {
     let told = printed(&explain(TABLE.as_bytes(), &["--map", "Examples/s=rate-per-worker"]));
     assert!(told.contains("rate-per-worker (given)"), "{told}");
     for (table, arguments, reason) in [
-        (TABLE.as_bytes(), &["--map", "Examples/s=colour"][..], "unknown meaning"),
+        (TABLE.as_bytes(), &["--map", "Examples/s=colour"][..], "there is no meaning `colour`"),
         (TABLE.as_bytes(), &["--map", "nothing=loss"], "no table has a column"),
         (TABLE.as_bytes(), &["--map", "GPUs=workers", "--map", "gpus=steps"], "two meanings"),
         (b"", &[], "the file is empty"),

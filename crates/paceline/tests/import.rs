@@ -74,7 +74,13 @@ fn a_folder_of_traces_becomes_a_study_that_is_reported_like_our_own() {
 fn what_cannot_be_imported_is_refused_and_leaves_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("notes.json"), "buy milk").expect("a file");
+    fs::write(folder.path().join("trace.json"), trace(0)).expect("a file");
+    for (at, to) in [("one", "other"), ("other", "one")] {
+        std::os::unix::fs::symlink(to, folder.path().join(at)).expect("a link");
+    }
     for (arguments, expected) in [
+        ("import trace.json --out notes.json", "notes.json"),
+        ("import one --out study", "symbolic links"),
         ("import notes.json --out study", "notes.json"),
         ("import nowhere --out study", "nowhere"),
         ("import notes.json", "--out"),

@@ -100,7 +100,8 @@ impl FromStr for Meaning {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        serde_json::from_value(name.into()).map_err(|error| format!("unknown meaning: {error}"))
+        serde_json::from_value(name.into())
+            .map_err(|error| error.to_string().replacen("unknown variant", "there is no meaning", 1))
     }
 }
 
