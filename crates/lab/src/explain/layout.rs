@@ -98,6 +98,10 @@ fn count(text: &str) -> Option<Count> {
     }
     let (first, used) = whole(text)?;
     let (of, after) = noun(&text[used..]);
+    // `1 of 4`: some of them.
+    if of.is_none() && after.trim_start().starts_with("of ") {
+        return None;
+    }
     // `80GB A100`, `101% of a core` and `4xlarge` count something else; `4xA10G` are devices.
     let glued = after.starts_with(|c: char| c.is_alphabetic() || c == '%');
     let times = after.strip_prefix(['x', 'X']).map(str::trim_start);

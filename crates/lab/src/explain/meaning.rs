@@ -294,6 +294,7 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     if has("speedup speedups") || plain && (has("scaling scalability") || unit == Some(Unit::Times)) {
         return Some(Speedup);
     }
+    let communicates = begins("communicat") || has("comm allreduce exchange exchanges");
     for (above, below) in pairs(words) {
         if among(SECONDS, below) {
             // Bytes per second are a bandwidth.
@@ -305,7 +306,15 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
         }
         if among(UNITS, above) || above == "time" || above == "cost" || above == "duration" {
             if among(STEPS, below) {
-                return Some(StepTime);
+                // Of a step, these are parts.
+                let part = has("forward backward update optimizer load loading");
+                return Some(if communicates {
+                    CommTime
+                } else if part {
+                    PartTime
+                } else {
+                    StepTime
+                });
             }
             if below == "epoch" {
                 return Some(EpochTime);
@@ -325,7 +334,7 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
         return Some(Memory);
     }
     let takes_time = timed || has(TIMES);
-    if begins("communicat") || has("comm allreduce") {
+    if communicates {
         let share = unit == Some(Unit::Percent) || has("share fraction part percentage");
         return match (takes_time, begins("comput") || has("ratio"), share) {
             (true, ..) => Some(CommTime),

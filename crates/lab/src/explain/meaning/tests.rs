@@ -18,6 +18,8 @@ fn headings_that_people_write_are_understood() {
         ("time sec/epoch", EpochTime),
         ("ms/step", StepTime),
         ("s/it", StepTime),
+        ("exchange ms per step", CommTime),
+        ("update ms per step", PartTime),
         ("allreduce time", CommTime),
         ("communication share", CommShare),
         ("computation/communication", CommRatio),

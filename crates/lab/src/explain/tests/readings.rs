@@ -45,6 +45,13 @@ fn rows_of_several_batches_or_frameworks_are_not_one_series() {
 }
 
 #[test]
+fn some_of_the_workers_are_no_number_of_workers() {
+    let text =
+        "| case | workers | images/s |\n|-|-|-|\n| a | 1 | 100 |\n| a | 1 of 4 | 90 |\n| a | 2 | 190 |\n";
+    assert_eq!(told(text)[0].1, [1, 2]);
+}
+
+#[test]
 fn nodes_beside_gpus_are_not_workers() {
     let total = "| node_num | gpu_num | samples/s | speedup |\n|-|-|-|-|\n| 1 | 1 | 352.72 | 1 |\n| 1 | 8 | 2625.38 | 7.44 |\n| 2 | 16 | 4895.27 | 13.88 |\n| 4 | 32 | 9348.17 | 26.50 |\n";
     assert_eq!(told(total), [("Table".into(), vec![1, 8, 16, 32], 0)]);
