@@ -10,7 +10,9 @@ const SPREADS: &str = "lo hi lower upper std stddev stdev deviation variance var
 
 pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<String> {
     if !series.comparable {
-        return vec!["how anything scales: no two rows differ only in the number of workers".into()];
+        return vec![
+            "how anything scales: as they are read, no two rows differ only in the number of workers".into(),
+        ];
     }
     let has = |meaning: Meaning| series.column(meaning).is_some();
     let (rate, clock) = (series.rate().is_some(), series.clock().is_some());
@@ -21,7 +23,7 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
         }
     };
     let ones = series.workers.iter().filter(|workers| **workers == 1).count();
-    say(ones == 0, "any speed-up over one worker: there is no row for one worker");
+    say(ones == 0, "any speed-up over one worker: there is no row for one worker among these");
     say(ones > 1, "any speed-up over one worker: there are several rows for one worker");
     let open = series.column(Meaning::Rate).filter(|_| series.workers.len() > 1);
     if let Some(Column { name, .. }) = open {
