@@ -192,8 +192,11 @@ fn our_own_report_is_read_back_as_it_was_meant() {
                 name.starts_with("speed-up") || name.starts_with("speedup") || name.starts_with("efficiency")
             });
             assert_eq!(ratios.count(), 5, "{file}, {model}: {follows:?}");
-            let unknown = series["unknown"].to_string();
-            assert_eq!(unknown, "[]", "{file}, {model}");
+            // Its table has the exchange of a step in one figure; the other file splits it.
+            let split =
+                "how much of the communication is waiting for the last worker and how much is moving bytes";
+            let unknown: &[&str] = if file.ends_with(".md") { &[split] } else { &[] };
+            assert_eq!(series["unknown"], serde_json::json!(unknown), "{file}, {model}");
         }
         let text = paceline(&["explain", file]);
         assert!(text.contains("64 workers would give") && !text.contains("32 workers would give"), "{text}");
