@@ -74,7 +74,7 @@ fn a_rank_may_be_the_command_itself() {
 
 #[test]
 fn what_most_of_each_step_goes_to_is_named_though_start_up_takes_most_of_the_run() {
-    let place = Place::with("BEGIN_MS=20000; rank 0 2; rank 1 2; LASTS=21; finish");
+    let place = Place::with("BEGIN_MS=4000; rank 0 2; rank 1 2; LASTS=4.5; finish");
     let output = place.run("-- sh train.sh");
     assert!(flat(&output).contains("100 % of it for rank 1"), "{}", said(&output));
 }
@@ -217,8 +217,9 @@ fn with_json_only_report_json_is_written() {
 
 #[test]
 fn machines_that_share_a_folder_bring_their_ranks_together() {
-    let place = Place::with("rank $1 2; LASTS=$2 finish");
+    let place = Place::with("rank $1 2; touch begun-$1; LASTS=$2 finish");
     let mut first = place.command("--out shared -- sh train.sh 0 0.6").spawn().expect("it runs");
+    place.await_file("begun-0");
     let second = place.run("--out shared -- sh train.sh 1 1.2");
     assert!(first.wait().expect("it ends").success());
     assert!(second.status.success(), "{}", said(&second));
@@ -231,8 +232,9 @@ fn machines_that_share_a_folder_bring_their_ranks_together() {
 
 #[test]
 fn folders_of_several_machines_are_copied_together() {
-    let place = Place::with("rank $1 2; LASTS=$2 finish");
+    let place = Place::with("rank $1 2; touch begun-$1; LASTS=$2 finish");
     let mut first = place.command("--out a -- sh train.sh 0 0.6").spawn().expect("it runs");
+    place.await_file("begun-0");
     let second = place.run("--out b -- sh train.sh 1 0.6");
     assert!(first.wait().expect("it ends").success() && second.status.success());
     assert!(flat(&second).contains("the logs of rank 0 are missing"), "{}", said(&second));

@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
@@ -51,6 +53,15 @@ pub struct Place {
 }
 
 impl Place {
+    /// Waits until a script has made a file.
+    pub fn await_file(&self, name: &str) {
+        let begun = Instant::now();
+        while !self.path(name).exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{name} does not come");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// The script is what processes do that are followed.
     pub fn with(script: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
