@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline import hooks
@@ -81,6 +82,8 @@ def work(rank, port, args, folder):
     followed = Training(args, device, follower)
     followed.run()
     plain, again = Training(args, device), Training(args, device)
+    if args.hook:
+        again.model.register_comm_hook(None, allreduce_hook)
     plain.run(), again.run(), followed.run()
     times, same = [], []
     for number in range(args.rounds):
@@ -93,7 +96,7 @@ def work(rank, port, args, folder):
     follower.close()
     dist.destroy_process_group()
     if rank == 0:
-        about = {key: getattr(args, key) for key in ("device", "network", "workers", "batch", "rounds", "steps", "sample", "bare")}
+        about = {key: getattr(args, key) for key in ("device", "network", "workers", "batch", "rounds", "steps", "sample", "bare", "hook")}
         print(json.dumps({**about, "torch": torch.__version__, "wall": compare(times, 0), "cpu": compare(times, 1),
                           "same": compare(same, 0)}))
 
@@ -121,7 +124,10 @@ def main():
     parser.add_argument("--steps", type=int, default=10, help="in each round (10)")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="measure every Nth step (1)")
     parser.add_argument("--bare", action="store_true", help="a model without DDP; with one worker")
+    parser.add_argument("--hook", action="store_true", help="under `same`, one of the two has PyTorch's own communication hook in Python")
     args = parser.parse_args()
+    if args.bare and args.hook:
+        parser.error("--hook is for DDP")
     if args.bare and args.workers > 1:
         parser.error("--bare is for one worker")
     with tempfile.TemporaryDirectory() as folder:

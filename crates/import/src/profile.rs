@@ -146,7 +146,7 @@ pub fn summarise(trace: &Trace, cut: &Cut<'_>) -> Result<Profile, String> {
     let lengths: Vec<f64> = inside.map(|(_, length)| length.0 as f64).collect();
     let devices = devices(trace, &window);
     let mut warnings = trace.warnings.clone();
-    if trace.world != Some(1) && ranks::has_others(trace) {
+    if ranks::has_others(trace) {
         let rank = trace.rank.map_or_else(|| "one rank".into(), |rank| format!("rank {rank}, one"));
         let all = trace.world.map_or_else(|| UNKNOWN_RANKS.into(), |world| world.to_string());
         warnings.push(format!("this is {rank} of {all}: the others may have spent their time otherwise"));

@@ -198,7 +198,10 @@ pub(super) fn has_others(trace: &Trace) -> bool {
     let devices: BTreeSet<u32> = trace.tracks.iter().filter_map(|track| track.device).collect();
     let exchanges =
         || devices.len() < 2 && (!trace.collectives.is_empty() || trace.names.texts().any(is_exchange));
-    trace.world.is_some_and(|world| world > 1) || trace.rank.is_some_and(|rank| rank.0 > 0) || exchanges()
+    match trace.world {
+        Some(world) => world > 1,
+        None => trace.rank.is_some_and(|rank| rank.0 > 0) || exchanges(),
+    }
 }
 
 /// What was run, as far as traces say.
@@ -207,7 +210,7 @@ fn case(traces: &[Trace], told: &Told) -> Case {
     let world = traces.iter().filter_map(|trace| trace.world).max();
     // A subset of the ranks must not be compared with a full run of that size.
     let some = match traces {
-        [one] => one.clock == Clock::Writer || has_others(one),
+        [one] => has_others(one),
         several => numbers(several).iter().enumerate().any(|(place, rank)| rank.0 as usize != place),
     };
     let unknown = world.is_none() && (some || traces[0].clock == Clock::Writer);

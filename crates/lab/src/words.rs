@@ -89,7 +89,7 @@ pub fn workers(count: impl Into<u64>) -> String {
     if count == 1 { "1 worker".into() } else { format!("{count} workers") }
 }
 
-/// The same about data that need not be images: "8.1 images/s" becomes "8.1 examples/s".
+/// The same about data that need not be images: "8.1 images/s" becomes "8.1 examples/s". Paths and names keep theirs.
 pub fn of_examples(text: &str) -> String {
     const SAID: [(&str, &str); 9] = [
         ("images/s", "examples/s"),
@@ -102,7 +102,17 @@ pub fn of_examples(text: &str) -> String {
         ("of images", "of examples"),
         ("the images", "the examples"),
     ];
-    SAID.iter().fold(text.to_owned(), |text, (images, examples)| text.replace(images, examples))
+    let is_part = |letter: char| letter.is_alphanumeric() || "/_-".contains(letter);
+    let reword = |text: String, (images, examples): &(&str, &str)| {
+        let (mut told, mut rest) = (String::with_capacity(text.len()), text.as_str());
+        while let Some((before, after)) = rest.split_once(images) {
+            told += before;
+            told += if told.ends_with(is_part) || after.starts_with(is_part) { images } else { examples };
+            rest = after;
+        }
+        told + rest
+    };
+    SAID.iter().fold(text.to_owned(), reword)
 }
 
 /// How the speed-up by images/s becomes the one by training time, as a product that anyone can check; `None` if it is unknown.

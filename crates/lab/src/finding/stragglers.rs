@@ -58,10 +58,16 @@ impl Member<'_> {
                     (text, self.program().uneven().into())
                 }
                 None => match self.longer_in(late, loss) {
-                    Some((phase, seconds)) => (
-                        format!("{blame}, which spends {seconds:.2} s more than the others in {phase}"),
-                        self.program().longer(&self.case.name(late.who), phase),
-                    ),
+                    Some((phase, seconds)) => {
+                        let place = match phase {
+                            Phase::Other => "between its phases".to_owned(),
+                            _ => format!("in {phase}"),
+                        };
+                        (
+                            format!("{blame}, which spends {seconds:.2} s more than the others {place}"),
+                            self.program().longer(&self.case.name(late.who), phase),
+                        )
+                    }
                     None => (blame, self.program().late(&self.case.name(late.who))),
                 },
             },
