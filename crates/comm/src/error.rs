@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use paceline_record::{Bytes, Nanos, Rank};
 
 use crate::Operation;
-use crate::wire::Refusal;
+use crate::wire::{Address, Refusal};
 
 /// A collective's refusal or failure.
 ///
@@ -109,6 +109,33 @@ pub enum CommError {
         /// How long this rank had waited.
         waited: std::time::Duration,
     },
+    /// Go on without it: the library that hosts would exchange through is missing or too old.
+    #[error(
+        "{why}; install it, name its folder in LD_LIBRARY_PATH, or name the library itself in {}",
+        crate::mpi::VARIABLE
+    )]
+    NoMpi {
+        /// What was found, and what is needed.
+        why: String,
+    },
+    /// Reject the input: the library does not see the others.
+    #[error(
+        "{started} processes were started, and the MPI library sees {found}: it is another one than the launcher's, or speaks another PMI"
+    )]
+    Alone {
+        /// How many there should be.
+        started: u32,
+        /// How many it sees.
+        found: u32,
+    },
+    /// End the job: MPI refused a call.
+    #[error("{call} failed: {answer}")]
+    Mpi {
+        /// What was asked of it.
+        call: &'static str,
+        /// Its answer.
+        answer: String,
+    },
     /// Reject the input: nothing can listen at an address.
     #[error("cannot listen at {address}: {source}")]
     NoDoor {
@@ -137,7 +164,7 @@ pub enum CommError {
     #[error("the connection with {address} was lost: {why}")]
     Disconnected {
         /// The other side.
-        address: SocketAddr,
+        address: Address,
         /// How it broke.
         why: String,
     },

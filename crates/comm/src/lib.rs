@@ -18,6 +18,7 @@ mod handoff;
 mod ledger;
 pub mod measure;
 mod memfd;
+pub mod mpi;
 pub mod nccl;
 mod operation;
 mod reduction;

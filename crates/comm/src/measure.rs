@@ -81,11 +81,11 @@ pub fn memcpy(
     sizes.iter().map(measure).collect()
 }
 
-fn whole_values(size: Bytes) -> usize {
+pub(crate) fn whole_values(size: Bytes) -> usize {
     size.0 as usize / size_of::<f32>()
 }
 
-fn bytes_of(values: usize) -> Bytes {
+pub(crate) fn bytes_of(values: usize) -> Bytes {
     Bytes((values * size_of::<f32>()) as u64)
 }
 
@@ -116,7 +116,7 @@ fn measure_all_reduce(
 }
 
 impl AllReduceRow {
-    fn new(bytes: Bytes, times: Times, world: usize, wrong: u64) -> Self {
+    pub(crate) fn new(bytes: Bytes, times: Times, world: usize, wrong: u64) -> Self {
         let algbw = gigabytes_per_second(bytes, times.mean);
         let busbw = algbw * 2.0 * (world as f64 - 1.0) / world as f64;
         Self { bytes, time: times.mean, fastest: times.fastest, algbw, busbw, wrong }
@@ -146,12 +146,12 @@ fn measure_copy(collective: &mut dyn Collective, values: usize, trial: Trial) ->
     })
 }
 
-struct Times {
+pub(crate) struct Times {
     mean: Nanos,
     fastest: Nanos,
 }
 
-fn time_rounds<E>(trial: Trial, mut round: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
+pub(crate) fn time_rounds<E>(trial: Trial, mut round: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
     let repeats = trial.repeats.max(1);
     let begin = clock::now();
     let mut last = begin;

@@ -8,7 +8,7 @@ use paceline_record::Bytes;
 use paceline_train::hosts::HostCount;
 use paceline_train::measure;
 
-use crate::hosts::HostSettings;
+use crate::hosts::{HostSettings, Place};
 use crate::machine;
 use crate::outcome::{self, Usage, print, say};
 use crate::values::YesNo;
@@ -43,8 +43,10 @@ struct Sizes(Vec<Bytes>);
 
 /// Measures and prints a table for each number of workers.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(hosts) = options.hosts.check()? {
-        return run_between(hosts, options);
+    let mut hosts = options.hosts.clone();
+    let place = hosts.begin()?;
+    if let Some(count) = hosts.hosts {
+        return run_between(count, options, &hosts, place);
     }
     let program = outcome::own_program()?;
     let cores = machine::cores();
@@ -62,7 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
             measure::all_reduce(&program, world, &options.sizes.0, options.pin.is_none_or(|pin| pin.0))?;
         let heading = format!("\nall-reduce (sum, float) between {world} processes of this machine\n");
         let (reduced, copied): (Vec<_>, Vec<_>) = rows.iter().map(|row| (row.reduced, row.copied)).unzip();
-        print(&format!("{heading}{}", render(&reduced, Some(&copied))))?;
+        print(&format!("{heading}{}", render(&reduced, Some(&copied), None)))?;
     }
     print(
         "\nalgbw is size over time, busbw is algbw times 2 (N - 1) / N. memcpy is a private copy of the size by all\n\
@@ -71,7 +73,12 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Measures between hosts, and prints the table on the first.
-fn run_between(HostCount { min, max: hosts }: HostCount, options: &Options) -> Result<()> {
+fn run_between(
+    HostCount { min, max: hosts }: HostCount,
+    options: &Options,
+    settings: &HostSettings,
+    place: Place,
+) -> Result<()> {
     if !options.workers.is_empty() {
         return Err(
             Usage::new("between hosts there is one worker on each; leave --workers or --hosts out").into()
@@ -87,14 +94,20 @@ fn run_between(HostCount { min, max: hosts }: HostCount, options: &Options) -> R
     if hosts < 2 {
         return Err(Usage::new("an all-reduce between hosts needs at least 2; use --hosts 2").into());
     }
-    let (meeting, _note) = options.hosts.meet()?.expect("invariant: hosts were asked for");
+    let (meeting, _note) = settings.meet(place)?.expect("invariant: hosts were asked for");
     let Some(rows) = measure::between_hosts(&meeting, hosts, &options.sizes.0)? else {
         return print(&format!("{} took part; the table is with the first host\n", meeting.name));
     };
+    let (reduced, library): (Vec<_>, Vec<_>) = rows.iter().map(|row| (row.reduced, row.library)).unzip();
+    let library: Option<Vec<AllReduceRow>> = library.into_iter().collect();
+    let more = match &library {
+        Some(_) => " MPI_Allreduce is the library's own (sum);\nof it is its time over ours.",
+        None => "",
+    };
     print(&format!(
-        "\nall-reduce (mean, float) between {hosts} hosts{}\n{}\nalgbw is size over time, busbw is algbw times 2 (N - 1) / N.\n",
+        "\nall-reduce (mean, float) between {hosts} hosts{}\n{}\nalgbw is size over time, busbw is algbw times 2 (N - 1) / N.{more}\n",
         if options.hosts.local { ", all on this machine" } else { "" },
-        render(&rows, None),
+        render(&reduced, None, library.as_deref()),
     ))
 }
 
@@ -104,9 +117,10 @@ fn default_workers(cores: usize) -> Vec<u32> {
     if powers.is_empty() { vec![2] } else { powers }
 }
 
-fn render(rows: &[AllReduceRow], copied: Option<&[CopyRow]>) -> Table {
+fn render(rows: &[AllReduceRow], copied: Option<&[CopyRow]>, library: Option<&[AllReduceRow]>) -> Table {
     let columns = ["size B", "values", "time us", "least us", "algbw GB/s", "busbw GB/s", "wrong"];
     let columns = columns.into_iter().chain(copied.map(|_| "memcpy GB/s"));
+    let columns = columns.chain(library.into_iter().flat_map(|_| ["MPI_Allreduce us", "of it"]));
     let mut table = Table::new(columns.map(|name| (name, Align::Right)));
     for (place, row) in rows.iter().enumerate() {
         let cells = [
@@ -118,7 +132,12 @@ fn render(rows: &[AllReduceRow], copied: Option<&[CopyRow]>) -> Table {
             format!("{:.2}", row.busbw),
             row.wrong.to_string(),
         ];
-        table.row(cells.into_iter().chain(copied.map(|copied| format!("{:.2}", copied[place].bandwidth))));
+        let copied = copied.map(|copied| format!("{:.2}", copied[place].bandwidth));
+        let library = library.map(|library| library[place].time.0 as f64);
+        let library = library.into_iter().flat_map(|time| {
+            [format!("{:.1}", time / 1e3), format!("{:.2}", time / (row.time.0 as f64).max(1.0))]
+        });
+        table.row(cells.into_iter().chain(copied).chain(library));
     }
     table
 }

@@ -35,8 +35,10 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(path) = options.config.clone() {
         config::fill(&mut options, &path)?;
     }
+    let place = options.settings.hosts.begin()?;
     let mut runs = plan(&options)?;
-    let (meeting, _note) = options.settings.hosts.meet()?.unzip();
+    place.check_cores(runs.iter().map(|run| &run.job))?;
+    let (meeting, _note) = options.settings.hosts.meet(place)?.unzip();
     if let Some(meeting) = meeting.as_ref().filter(|meeting| !meeting.is_first()) {
         let jobs = runs.into_iter().map(|run| run.job);
         return hosts::join_study(jobs, meeting, options.study.out.as_deref());

@@ -1,23 +1,32 @@
 //! Several hosts: what can be asked for, and how the launchers find each other.
 
+mod launched;
+mod place;
 mod rendezvous;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use paceline_comm::wire::{Door, Secrecy, Secret, Terms};
 use paceline_lab::words;
 use paceline_record::Nanos;
-use paceline_train::hosts::{Admission, HostCount, Hosts, LEASE, Local, Meeting, Role};
+use paceline_train::hosts::{
+    self, Admission, Call, HostCount, Hosts, LEASE, Local, MOST_HOSTS, Meeting, Role,
+};
 use paceline_train::launcher::{Surroundings, follow};
 use paceline_train::{Engines, Job, Prepared, TrainError, checkpoint, describe};
 use serde::Deserialize;
 
+use self::launched::{Launched, Starter};
+pub use self::place::Place;
+use self::place::{Choice, Way, has_own_cores, join_mpi};
 use self::rendezvous::{Note, Rendezvous, Seeker};
 use crate::machine;
 use crate::outcome::{self, Unfinished, Usage, say};
@@ -35,12 +44,34 @@ const PATIENCE: Nanos = Nanos(60_000_000_000);
 /// What a command to resume does without options for hosts.
 pub const ALONE: &str = "on this host alone, or with the --hosts options again on several";
 
+/// What bytes go through between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireKind {
+    /// TCP streams of our own.
+    Tcp,
+    /// The point-to-point messages of an MPI library.
+    Mpi,
+}
+
+impl FromStr for WireKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "mpi" => Ok(Self::Mpi),
+            _ => Err(format!("unknown wire '{text}'; use tcp or mpi")),
+        }
+    }
+}
+
 /// Options of a run on several hosts.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[command(next_help_heading = "Several hosts")]
 #[serde(default, rename_all = "kebab-case")]
 pub struct HostSettings {
-    /// Run on so many hosts, with the same command on each; MIN:MAX with --elastic, where hosts come and go
+    /// Run on so many hosts, with the same command on each; MIN:MAX with --elastic, where hosts come and go [default: the processes
+    /// that mpirun or srun has started, else this host alone]
     #[arg(long, value_name = "N|MIN:MAX")]
     #[serde(deserialize_with = "crate::values::one")]
     pub hosts: Option<HostCount>,
@@ -48,6 +79,10 @@ pub struct HostSettings {
     #[arg(long, value_name = "ADDRESS")]
     #[serde(deserialize_with = "crate::values::one")]
     pub rendezvous: Option<Rendezvous>,
+    /// What bytes go through between hosts: tcp or mpi [default: mpi where mpirun or srun starts them, else tcp]
+    #[arg(long, value_name = "tcp|mpi")]
+    #[serde(deserialize_with = "crate::values::one")]
+    pub wire: Option<WireKind>,
     /// Start all hosts on this machine, for trying; each has its own launcher and its own memory
     #[arg(long)]
     pub local: bool,
@@ -75,29 +110,67 @@ pub struct HostSettings {
     pub host_wait: Option<Seconds>,
 }
 
-fill_all!(HostSettings { hosts, rendezvous, local, interface, port, secret_file, encrypt, lease, host_wait });
+fill_all!(HostSettings {
+    hosts,
+    rendezvous,
+    wire,
+    local,
+    interface,
+    port,
+    secret_file,
+    encrypt,
+    lease,
+    host_wait
+});
 
 impl HostSettings {
     /// Makes a job one for several hosts.
     pub fn apply(&self, job: &mut Job) -> Result<(), Usage> {
-        let count = self.check()?;
-        if let Some(HostCount { min, max }) = count.filter(|count| count.min < count.max)
+        if let Some(HostCount { min, max }) = self.hosts.filter(|count| count.min < count.max)
             && job.elastic.is_none()
         {
             return Err(Usage::new(format!(
                 "--hosts {min}:{max} lets hosts come and go; use it with --elastic, or say one number"
             )));
         }
-        job.hosts = count.map(|HostCount { min, max }| Hosts { min, max, workers: 0, local: self.local });
+        job.hosts =
+            self.hosts.map(|HostCount { min, max }| Hosts { min, max, workers: 0, local: self.local });
         Ok(())
     }
 
-    /// The hosts that are asked for, if the options go together.
-    pub fn check(&self) -> Result<Option<HostCount>, Usage> {
-        if self.hosts.is_none() {
+    /// Finds out whether this process is one of several hosts, how it finds the others, and which cores it has.
+    pub fn begin(&mut self) -> Result<Place> {
+        let launched = Launched::here();
+        let (hosts, way) = self.choose(launched.as_ref())?.unzip();
+        self.hosts = hosts;
+        let way = match (way, launched.as_ref()) {
+            (None, _) => return Ok(Place { way: Way::Alone, launched: None }),
+            (Some(Choice::Meet), _) => Way::Meet,
+            (Some(Choice::Slurm(step)), Some(launched)) => {
+                if let Some((place, places)) = launched.here.filter(|_| !has_own_cores()) {
+                    hosts::keep_to_share(place, places)?;
+                }
+                Way::Slurm(step)
+            }
+            (Some(Choice::Mpi(family)), Some(launched)) => {
+                Way::Mpi(join_mpi(family, launched, self.patience())?)
+            }
+            (Some(Choice::Slurm(_) | Choice::Mpi(_)), None) => {
+                unreachable!("invariant: somebody has started it")
+            }
+        };
+        Ok(Place { way, launched })
+    }
+
+    /// The hosts that are asked for and how they find each other, if the options go together; `None` for one host.
+    fn choose(&self, launched: Option<&Launched>) -> Result<Option<(HostCount, Choice)>, Usage> {
+        let asked =
+            self.hosts.or(launched.map(|launched| HostCount { min: launched.world, max: launched.world }));
+        let Some(count) = asked else {
             let given = [
                 ("--rendezvous", self.rendezvous.is_some()),
                 ("--local", self.local),
+                ("--wire", self.wire.is_some()),
                 ("--interface", self.interface.is_some()),
                 ("--port", self.port.is_some()),
                 ("--secret-file", self.secret_file.is_some()),
@@ -111,56 +184,165 @@ impl HostSettings {
                 }
                 None => Ok(None),
             };
-        }
-        match (&self.rendezvous, self.local) {
-            (None, false) => Err(Usage::new(
-                "hosts meet somewhere: give --rendezvous tcp://HOST:PORT, an address of the first host, or --local to start all of \
-                 them on this machine",
-            )),
-            (Some(_), true) => Err(Usage::new("--local hosts find each other; leave --rendezvous out")),
-            (None, true) if self.interface.is_some() || self.port.is_some() || self.secret_file.is_some() => {
-                Err(Usage::new(
-                    "--local hosts find and trust each other; leave --interface, --port and --secret-file out",
-                ))
-            }
-            _ if self.lease.is_some_and(|lease| lease.0 < LEAST_LEASE) => Err(Usage::new(format!(
+        };
+        if self.lease.is_some_and(|lease| lease.0 < LEAST_LEASE) {
+            return Err(Usage::new(format!(
                 "--lease is how long a host may be silent, at least {LEAST_LEASE} s: signs of life come eight times as often"
+            )));
+        }
+        let way = match (&self.rendezvous, self.local, launched) {
+            (Some(_), true, _) => {
+                return Err(Usage::new("--local hosts find each other; leave --rendezvous out"));
+            }
+            (None, true, None)
+                if self.interface.is_some() || self.port.is_some() || self.secret_file.is_some() =>
+            {
+                return Err(Usage::new(
+                    "--local hosts find and trust each other; leave --interface, --port and --secret-file out",
+                ));
+            }
+            (None, true, Some(launched)) => {
+                return Err(Usage::new(format!(
+                    "{} has started {} processes, each of which is a host; leave --local out",
+                    launched.by, launched.world
+                )));
+            }
+            (_, _, _) if self.wire == Some(WireKind::Mpi) && (self.local || self.rendezvous.is_some()) => {
+                return Err(Usage::new(
+                    "with --wire mpi hosts are the ranks of an MPI job, which find each other; leave --local and --rendezvous out",
+                ));
+            }
+            (Some(_), false, _) | (None, true, None) => Choice::Meet,
+            (None, false, None) if self.wire == Some(WireKind::Mpi) => {
+                return Err(Usage::new(
+                    "--wire mpi is for processes that mpirun or srun starts, as `mpirun -np HOSTS --map-by node --bind-to none paceline \
+                     ...`",
+                ));
+            }
+            (None, false, None) => {
+                return Err(Usage::new(
+                    "hosts meet somewhere: give --rendezvous tcp://HOST:PORT, an address of the first host, or --local to start all of \
+                     them on this machine",
+                ));
+            }
+            (None, false, Some(launched)) => self.choose_started(count, launched)?,
+        };
+        Ok(Some((count, way)))
+    }
+
+    /// How processes that were started together find each other.
+    fn choose_started(&self, count: HostCount, launched: &Launched) -> Result<Choice, Usage> {
+        let Launched { by, world, .. } = launched;
+        let HostCount { min, max } = count;
+        if *world > MOST_HOSTS {
+            return Err(Usage::new(format!(
+                "{by} has started {world} processes, and a job has at most {MOST_HOSTS} hosts; start one process on each host"
+            )));
+        }
+        // Of hosts that come and go, more may come later.
+        if max < *world || (min == max && max != *world) {
+            return Err(Usage::new(format!(
+                "--hosts says {count}, and {by} has started {world} processes, each of which is a host"
+            )));
+        }
+        let step = match by {
+            Starter::Slurm(step) => Some(step),
+            Starter::OpenMpi | Starter::Hydra => None,
+        };
+        let is_fixed = min == max;
+        match (self.wire, launched.speaks, step) {
+            (Some(WireKind::Mpi), _, _) if !is_fixed => Err(Usage::new(
+                "the ranks of an MPI job cannot come and go: say one number with --hosts, or use --wire tcp",
+            )),
+            (Some(WireKind::Mpi), None, _) => Err(Usage::new(
+                "srun has told its processes nothing that an MPI library could find the others by; use `srun --mpi=pmix` (Open MPI) or \
+                 `srun --mpi=pmi2` (MPICH), or --wire tcp",
+            )),
+            (None | Some(WireKind::Mpi), Some(family), _) if is_fixed => {
+                let given = [
+                    ("--interface", self.interface.is_some()),
+                    ("--port", self.port.is_some()),
+                    ("--secret-file", self.secret_file.is_some()),
+                    ("--encrypt", self.encrypt),
+                ];
+                match given.into_iter().find(|(_, is_given)| *is_given) {
+                    Some((option, _)) => Err(Usage::new(format!(
+                        "{option} is for hosts that connect over TCP, and these are the ranks of an MPI job; leave it out, or use --wire \
+                         tcp"
+                    ))),
+                    None => Ok(Choice::Mpi(family)),
+                }
+            }
+            (_, _, Some(step)) => Ok(Choice::Slurm(step.clone())),
+            (_, _, None) if !is_fixed => Err(Usage::new(format!(
+                "{by} ends all processes with the first that is lost, so --hosts {count} cannot be kept; say one number, or start the hosts \
+                 by other means and give --rendezvous"
             ))),
-            _ => Ok(self.hosts),
+            (_, _, None) => Err(Usage::new(format!(
+                "{by} does not tell where the first host is: give --rendezvous tcp://HOST:PORT with --wire tcp"
+            ))),
         }
     }
 
+    fn patience(&self) -> Nanos {
+        nanos(self.host_wait, PATIENCE)
+    }
+
     /// Finds out whether this is the first host. The note is to be kept until the end. `None` where the job is for one host.
-    pub fn meet(&self) -> Result<Option<(Meeting, Option<Note>)>> {
+    pub fn meet(&self, place: Place) -> Result<Option<(Meeting, Option<Note>)>> {
         let Some(HostCount { max, .. }) = self.hosts else { return Ok(None) };
         let secrecy = if self.encrypt { Secrecy::Encrypted } else { Secrecy::Plain };
-        let seconds =
-            |given: Option<Seconds>, usual: Nanos| given.map_or(usual, |given| Nanos((given.0 * 1e9) as u64));
-        let terms = Terms::new(self.secret()?, secrecy);
-        let (role, note) = if self.local {
-            let door = Door::open(SocketAddr::from(([127, 0, 0, 1], 0)), &terms, |line: String| say(&line))?;
-            let local = Local { program: outcome::own_program()?, count: max - 1 };
-            (Role::First { doors: vec![Arc::new(door)], local: Some(local) }, None)
-        } else {
-            let place = self.rendezvous.as_ref().expect("invariant: hosts meet somewhere");
-            let port = self.port.map_or(0, |port| port.0 as u16);
-            Seeker { terms: &terms, interface: self.interface, port }.meet(place)?
-        };
-        let meeting = Meeting {
-            role,
-            terms,
-            lease: seconds(self.lease, LEASE),
-            patience: seconds(self.host_wait, PATIENCE),
-            name: machine::host().unwrap_or_else(|| "this host".into()),
+        let name = machine::host().unwrap_or_else(|| "this host".into());
+        let mut meeting = Meeting {
+            role: Role::Other(Call::default()),
+            terms: Terms::new(Secret::random()?, secrecy),
+            lease: nanos(self.lease, LEASE),
+            patience: self.patience(),
+            name,
             is_last: true,
         };
+        if let Some((rank, _)) =
+            place.launched.as_ref().and_then(|launched| launched.here).filter(|here| here.1 > 1)
+        {
+            meeting.name += &format!("-{rank}");
+        }
+        let seeker = Seeker {
+            terms: &meeting.terms,
+            interface: self.interface,
+            port: self.port.map_or(0, |port| port.0 as u16),
+            patience: Duration::from_nanos(meeting.patience.0),
+        };
+        let (role, note) = match place.way {
+            Way::Alone => return Ok(None),
+            Way::Mpi(mpi) => (Role::Rank(mpi), None),
+            Way::Meet if self.local => {
+                let door =
+                    Door::open(SocketAddr::from(([127, 0, 0, 1], 0)), &meeting.terms, |line: String| {
+                        say(&line)
+                    })?;
+                let local = Local { program: outcome::own_program()?, count: max - 1 };
+                (Role::First { doors: vec![Arc::new(door)], local: Some(local) }, None)
+            }
+            Way::Meet => {
+                let place = self.rendezvous.as_ref().expect("invariant: hosts meet somewhere");
+                let terms = Terms { secret: self.secret()?, ..meeting.terms.clone() };
+                let met = Seeker { terms: &terms, ..seeker }.meet(place)?;
+                meeting.terms = terms;
+                met
+            }
+            Way::Slurm(step) => {
+                let rank = place.launched.map_or(0, |launched| launched.rank);
+                let terms = Terms { secret: self.secret()?, ..meeting.terms.clone() };
+                let role = Seeker { terms: &terms, ..seeker }.meet_on(&step, rank)?;
+                meeting.terms = terms;
+                (role, None)
+            }
+        };
+        meeting.role = role;
         Ok(Some((meeting, note)))
     }
 
     fn secret(&self) -> Result<Secret> {
-        if self.local {
-            return Ok(Secret::random()?);
-        }
         let bytes = match &self.secret_file {
             Some(path) => fs::read(path).map_err(|error| Usage::because(format!("cannot read {}", path.display()), error))?,
             None => std::env::var(SECRET).map(String::into_bytes).map_err(|_| {
@@ -176,6 +358,10 @@ impl HostSettings {
             Usage::new(format!("the secret is too short: it needs at least {} bytes", Secret::SHORTEST))
         })?)
     }
+}
+
+fn nanos(given: Option<Seconds>, usual: Nanos) -> Nanos {
+    given.map_or(usual, |given| Nanos((given.0 * 1e9) as u64))
 }
 
 /// Runs one job as a host that is not the first: whether other runs follow.
@@ -246,9 +432,22 @@ pub fn join_training(job: &mut Job, meeting: &Meeting, out: Option<&Path>) -> Re
     Err(Unfinished.into())
 }
 
-/// Where a host keeps its logs until the first has them, and a checkpoint if it comes to that.
+/// Where a host keeps its logs until the first has them, and a checkpoint if it comes to that. Where mpirun or srun starts all of them
+/// with the same command, what it names is the first host's.
 fn own_folder(out: Option<&Path>) -> PathBuf {
-    out.map_or_else(|| PathBuf::from(format!("host-{}", std::process::id())), Path::to_owned)
+    match (out, Launched::here()) {
+        (None, _) => PathBuf::from(format!("host-{}", std::process::id())),
+        (Some(out), None) => out.to_owned(),
+        (Some(out), Some(launched)) => {
+            let named = |number: u32| {
+                let mut name = out.as_os_str().to_owned();
+                name.push(format!("-host-{}", launched.rank));
+                name.push(if number == 1 { String::new() } else { format!(".{number}") });
+                PathBuf::from(name)
+            };
+            (1..).map(named).find(|path| !path.exists()).expect("invariant: one of so many is free")
+        }
+    }
 }
 
 /// Refuses a folder that something else is in.

@@ -29,8 +29,12 @@ pub fn run(options: &Options) -> Result<()> {
     outcome::check_name(options.out.as_deref())?;
     let numerics = if options.new_numerics { OnNumerics::Renew } else { OnNumerics::Keep };
     let origin = options.resume.as_deref().map(|path| Origin::read(path, numerics)).transpose()?;
+    let mut options = options.clone();
+    let place = options.settings.hosts.begin()?;
+    let options = &options;
     let mut job = job(options, origin.as_ref())?;
-    let (meeting, _note) = options.settings.hosts.meet()?.unzip();
+    place.check_cores([&job])?;
+    let (meeting, _note) = options.settings.hosts.meet(place)?.unzip();
     if let Some(meeting) = meeting.as_ref().filter(|meeting| !meeting.is_first()) {
         return hosts::join_training(&mut job, meeting, options.out.as_deref());
     }

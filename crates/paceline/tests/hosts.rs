@@ -280,7 +280,7 @@ fn what_makes_no_sense_is_refused_before_anything_starts() {
         ("--hosts 2 --rendezvous tcp://first", "no host or no port"),
         ("--hosts 2 --rendezvous tcp://0.0.0.0:29400 --secret-file secret", "every host's address"),
         (
-            "--hosts 2 --rendezvous tcp://no.such.host.invalid:29400 --secret-file secret",
+            "--hosts 2 --rendezvous tcp://no.such.host.invalid:29400 --secret-file secret --host-wait 0.5",
             "cannot find no.such.host.invalid",
         ),
         ("--hosts 2 --rendezvous tcp://127.0.0.1:29400", "hosts show each other a secret"),

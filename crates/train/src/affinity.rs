@@ -1,6 +1,7 @@
 //! Pins each worker to its own cores, and what hosts of one machine have besides to theirs.
 
 use paceline_record::Rank;
+use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::TrainError;
@@ -33,7 +34,8 @@ pub(crate) fn pin_host(place: u32, places: u32) -> Result<bool, TrainError> {
 
 fn keep_to(choose: impl Fn(&[usize]) -> Option<&[usize]>) -> Result<bool, TrainError> {
     let refused = |error: rustix::io::Errno| TrainError::system("choose cores")(error.into());
-    let mask = sched_getaffinity(None).map_err(refused)?;
+    // The first thread's, which are the process': this one may have been pinned before.
+    let mask = sched_getaffinity(Some(getpid())).map_err(refused)?;
     let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect();
     let Some(cores) = choose(&allowed) else {
         return Ok(false);

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::iter;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_comm::CommError;
+use paceline_comm::wire::Address;
 use paceline_engine::EngineError;
 use paceline_model::ModelError;
 use paceline_record::{Exit, LogError, Rank, Step};
@@ -43,7 +43,7 @@ pub enum TrainError {
     #[error("the first host, {first}, does not take this one: {why}")]
     SentAway {
         /// Where the first host was called.
-        first: SocketAddr,
+        first: Address,
         /// Why.
         why: String,
     },
@@ -51,7 +51,7 @@ pub enum TrainError {
     #[error("the first host, {first}, runs another job: {why}")]
     AnotherJob {
         /// Where the first host was called.
-        first: SocketAddr,
+        first: Address,
         /// What differs.
         why: String,
     },

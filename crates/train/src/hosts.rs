@@ -4,6 +4,7 @@
 //! hosts ([`Authority`](paceline_comm::tasks::authority::Authority)). The others call it. Each launcher leads its own members, as in
 //! an elastic run on one host; its *porter* carries what the hosts need of each other.
 
+mod entrance;
 mod first;
 mod letter;
 pub(crate) mod link;
@@ -20,13 +21,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use paceline_comm::mpi::Mpi;
 use paceline_comm::wire::{Door, Terms};
 use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
 
+use crate::{TrainError, affinity};
+
 pub(crate) use link::Link;
 pub use local::{Local, local_assignment};
 pub(crate) use local::{LocalHost, LocalPlace, end_or_kill};
+pub use measure::HostRow;
 pub use meet::{Admission, Admitted};
 pub(crate) use meet::{Introduction, meet};
 pub(crate) use party::{Event, Party};
@@ -109,6 +114,12 @@ impl Hosts {
     }
 }
 
+/// Keeps this process, and what it starts from now on, to its share of the cores that several hosts have: its place among them, and
+/// how many these are. Where there is not one for each, nothing changes.
+pub fn keep_to_share(place: u32, places: u32) -> Result<(), TrainError> {
+    affinity::pin_host(place, places).map(drop)
+}
+
 /// How this launcher meets those of other hosts.
 #[derive(Clone)]
 pub struct Meeting {
@@ -129,7 +140,19 @@ pub struct Meeting {
 impl Meeting {
     /// Whether this launcher is that of the first host.
     pub fn is_first(&self) -> bool {
-        matches!(self.role, Role::First { .. })
+        match &self.role {
+            Role::First { .. } => true,
+            Role::Other(_) => false,
+            Role::Rank(mpi) => mpi.rank() == 0,
+        }
+    }
+
+    /// The MPI job that hosts are ranks of.
+    pub(crate) fn mpi(&self) -> Option<&Arc<Mpi>> {
+        match &self.role {
+            Role::Rank(mpi) => Some(mpi),
+            Role::First { .. } | Role::Other(_) => None,
+        }
     }
 }
 
@@ -145,10 +168,12 @@ pub enum Role {
     },
     /// It calls whoever does.
     Other(Call),
+    /// It is a rank of an MPI job, through which all goes. The first rank is the first host.
+    Rank(Arc<Mpi>),
 }
 
 /// Whom to call, and where to be called.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Call {
     /// The rendezvous: the addresses that its name has.
     pub at: Vec<SocketAddr>,

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -22,7 +22,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::hosts::{self, Admitted, Introduction, Meeting, Party};
 use crate::job::Assignment;
 use crate::worker::STOPPED;
-use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, simulate};
+use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, process, simulate};
 
 /// How often the launcher reads progress and checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
@@ -90,8 +90,13 @@ fn run(
         Err(error) => return (Err(error.into()), None),
     };
     let meeting = surroundings.meeting.take();
-    let met = meeting.map(|meeting| hosts::meet(job, &meeting, &bell, admitted)).transpose();
-    let result = met.and_then(|met| log_run(job, prepared, surroundings, Met { bell, met }, &mut party));
+    let met = meeting.as_ref().map(|meeting| hosts::meet(job, meeting, &bell, admitted)).transpose();
+    let result = met.and_then(|met| {
+        let result = log_run(job, prepared, surroundings, Met { bell, met }, &mut party);
+        // However it ended, all hosts know of it.
+        meeting.as_ref().and_then(Meeting::mpi).into_iter().for_each(|mpi| mpi.set_over());
+        result
+    });
     (result, party)
 }
 
@@ -327,11 +332,9 @@ impl Worker {
         };
         let path = words_file(&job.folder, rank);
         let words = File::create(&path).map_err(TrainError::system(format!("write {}", path.display())))?;
-        let child = Command::new(program)
+        let child = process::worker(program)
             .args(["worker", &rank.to_string()])
             .env(Assignment::VARIABLE, assignment.to_json())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
             .stderr(words)
             .spawn()
             .map_err(TrainError::system(format!("start {}", program.display())))?;

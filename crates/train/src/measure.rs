@@ -11,6 +11,7 @@ use paceline_comm::{Segment, SegmentSize};
 use paceline_record::{Bytes, Rank};
 use serde::{Deserialize, Serialize};
 
+pub use crate::hosts::HostRow;
 use crate::hosts::{LocalPlace, Meeting, Role, end_or_kill};
 use crate::{TrainError, affinity, process};
 
@@ -134,7 +135,7 @@ pub fn between_hosts(
     meeting: &Meeting,
     hosts: u32,
     sizes: &[Bytes],
-) -> Result<Option<Vec<AllReduceRow>>, TrainError> {
+) -> Result<Option<Vec<HostRow>>, TrainError> {
     let mut started = Vec::new();
     if let Role::First { doors, local: Some(local) } = &meeting.role {
         for number in 1..=local.count {

@@ -1,5 +1,7 @@
 //! What a worker asks of its own process.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -8,6 +10,23 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 pub use paceline_system::memory::{peak_resident, shared_resident};
 
 use crate::TrainError;
+
+/// Beginnings of variables by which mpirun and srun tell a process that it is one of theirs. A worker is not: it would be taken for a rank
+/// that never shows up.
+const NOT_A_WORKERS: [&str; 10] =
+    ["OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "MPI_", "HYDI_", "I_MPI_", "SLURM_"];
+
+/// A process that works for this one, with nothing to read and nowhere to write.
+pub(crate) fn worker(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if NOT_A_WORKERS.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
 
 /// Ties this process to its launcher: when the launcher ends, however it ends, this process is killed.
 pub fn die_with(launcher: i32) -> Result<(), TrainError> {

@@ -20,6 +20,12 @@ impl Bell {
         Ok(Self { file: file.map_err(CommError::system("create an event"))? })
     }
 
+    /// A bell for this process alone.
+    pub fn private() -> Result<Self, CommError> {
+        let file = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        Ok(Self { file: file.map_err(CommError::system("create an event"))? })
+    }
+
     /// The bell that this process has inherited under this number.
     pub fn attach(descriptor: RawFd) -> Result<Self, CommError> {
         // SAFETY: it is used in this call only, and where nothing is open under this number the system says so.

@@ -68,7 +68,7 @@ pub fn call(
 }
 
 /// A time to wait, for the system.
-pub(super) fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     // A day stands for ever: the system refuses what does not fit its own clock.
     let time = time.min(Duration::from_secs(86_400));
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as _ }

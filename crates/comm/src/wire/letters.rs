@@ -1,14 +1,16 @@
-//! Small messages over a stream.
+//! Small messages, over a stream or between ranks of MPI.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::Stream;
+use rustix::event::PollFlags;
+
+use super::{Address, Cable, Stream};
 use crate::CommError;
+use crate::mpi::RankLetters;
 
 /// The longest letter in bytes.
 pub const LONGEST_LETTER: usize = 16 << 20;
@@ -23,7 +25,92 @@ const MOST_READ: usize = 32 << 20;
 const HEAD: usize = 8;
 
 /// Sends and receives letters, for loops that poll. Nothing blocks.
-pub struct Letters {
+pub struct Letters(Way);
+
+enum Way {
+    Stream(Box<StreamLetters>),
+    Ranks(RankLetters),
+}
+
+impl Letters {
+    /// Letters over a stream.
+    pub fn new(stream: Stream) -> Self {
+        Self(Way::Stream(Box::new(StreamLetters::new(stream))))
+    }
+
+    pub(crate) fn between_ranks(letters: RankLetters) -> Self {
+        Self(Way::Ranks(letters))
+    }
+
+    /// Lets them go through a cable from now on, where they do not go over a stream, which has its own.
+    pub fn set_cable(&mut self, cable: &Cable) {
+        if let Way::Ranks(letters) = &mut self.0 {
+            letters.set_cable(cable);
+        }
+    }
+
+    /// Where the other side is.
+    pub fn other(&self) -> Address {
+        match &self.0 {
+            Way::Stream(letters) => letters.stream.other().into(),
+            Way::Ranks(letters) => letters.other(),
+        }
+    }
+
+    /// Queues a letter of at most [`LONGEST_LETTER`] bytes and sends what can be sent at once.
+    ///
+    /// # Errors
+    /// [`Disconnected`](CommError::Disconnected) if the connection broke, or if the other side does not read its letters.
+    ///
+    /// # Panics
+    /// If the letter is too long.
+    pub fn send(&mut self, letter: &[u8]) -> Result<(), CommError> {
+        assert!(letter.len() <= LONGEST_LETTER, "a letter of {} bytes is too long", letter.len());
+        match &mut self.0 {
+            Way::Stream(letters) => letters.send(letter),
+            Way::Ranks(letters) => letters.send(letter),
+        }
+    }
+
+    /// What to poll for.
+    pub fn interest(&self) -> PollFlags {
+        match &self.0 {
+            Way::Stream(letters) if letters.wants_write() => PollFlags::IN | PollFlags::OUT,
+            // Between ranks they go by themselves.
+            _ => PollFlags::IN,
+        }
+    }
+
+    /// Whether something is still to be sent.
+    pub fn wants_write(&self) -> bool {
+        match &self.0 {
+            Way::Stream(letters) => letters.wants_write(),
+            Way::Ranks(letters) => letters.is_waiting(),
+        }
+    }
+
+    /// Sends what can be sent, and returns the letters that came.
+    ///
+    /// # Errors
+    /// [`Disconnected`](CommError::Disconnected) if the connection broke, after the letters that came before that.
+    pub fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
+        match &mut self.0 {
+            Way::Stream(letters) => letters.progress(),
+            Way::Ranks(letters) => letters.progress(),
+        }
+    }
+
+    /// The stream that nothing has been sent on yet; `None` where there is none.
+    pub fn into_stream(self) -> Option<Stream> {
+        match self.0 {
+            Way::Stream(letters) => Some(letters.stream),
+            Way::Ranks(_) => None,
+        }
+    }
+}
+
+/// Letters over a stream.
+struct StreamLetters {
     stream: Stream,
     outgoing: VecDeque<Vec<u8>>,
     /// Bytes of the first that are sent.
@@ -37,9 +124,8 @@ pub struct Letters {
     broken: Option<String>,
 }
 
-impl Letters {
-    /// Letters over a stream.
-    pub fn new(stream: Stream) -> Self {
+impl StreamLetters {
+    fn new(stream: Stream) -> Self {
         Self {
             stream,
             outgoing: VecDeque::new(),
@@ -51,20 +137,7 @@ impl Letters {
         }
     }
 
-    /// The address of the other side.
-    pub fn other(&self) -> SocketAddr {
-        self.stream.other()
-    }
-
-    /// Queues a letter of at most [`LONGEST_LETTER`] bytes and sends what can be sent at once.
-    ///
-    /// # Errors
-    /// [`Disconnected`](CommError::Disconnected) if the connection broke, or if the other side does not read its letters.
-    ///
-    /// # Panics
-    /// If the letter is too long.
-    pub fn send(&mut self, letter: &[u8]) -> Result<(), CommError> {
-        assert!(letter.len() <= LONGEST_LETTER, "a letter of {} bytes is too long", letter.len());
+    fn send(&mut self, letter: &[u8]) -> Result<(), CommError> {
         if self.waiting + HEAD + letter.len() > MOST_WAITING {
             self.broken =
                 Some(format!("it does not read its letters, and {MOST_WAITING} bytes of them wait"));
@@ -80,16 +153,11 @@ impl Letters {
         self.check(self.mute.as_ref())
     }
 
-    /// Whether to poll for room to write.
-    pub fn wants_write(&self) -> bool {
+    fn wants_write(&self) -> bool {
         self.mute.is_none() && (!self.outgoing.is_empty() || !self.stream.is_flushed())
     }
 
-    /// Sends what can be sent, and returns the letters that came.
-    ///
-    /// # Errors
-    /// [`Disconnected`](CommError::Disconnected) if the connection broke, after the letters that came before that.
-    pub fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
+    fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
         let mut letters = Vec::new();
         if self.stream.cable().is_cut_for().is_some() {
             return Ok(letters);
@@ -106,7 +174,9 @@ impl Letters {
 
     fn check(&self, why: Option<&String>) -> Result<(), CommError> {
         match why {
-            Some(why) => Err(CommError::Disconnected { address: self.other(), why: why.clone() }),
+            Some(why) => {
+                Err(CommError::Disconnected { address: self.stream.other().into(), why: why.clone() })
+            }
             None => Ok(()),
         }
     }
@@ -163,13 +233,16 @@ impl Letters {
 
 impl AsFd for Letters {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        match &self.0 {
+            Way::Stream(letters) => letters.stream.as_fd(),
+            Way::Ranks(letters) => letters.as_fd(),
+        }
     }
 }
 
 impl fmt::Debug for Letters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Letters").field("stream", &self.stream).field("waiting", &self.waiting).finish()
+        f.debug_struct("Letters").field("other", &self.other()).finish_non_exhaustive()
     }
 }
 

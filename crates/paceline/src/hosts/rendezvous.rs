@@ -17,13 +17,19 @@ use paceline_train::hosts::{Call, Role};
 
 pub use self::note::Note;
 use self::note::{Found, Put};
+use super::launched::Step;
 use crate::outcome::{Usage, say};
 
 /// How long whoever is said to be first may take to answer, and a host to take the place of one that does not.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long to wait before a folder is looked at again.
+/// How long to wait before a folder is looked at again, and before a name is looked up again.
 const PAUSE: Duration = Duration::from_millis(50);
+const SLOW_PAUSE: Duration = Duration::from_millis(500);
+
+/// Ports that hosts of Slurm jobs meet at.
+const FIRST_PORT: u16 = 20_000;
+const PORTS: u16 = 10_000;
 
 /// Where hosts meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,12 +69,15 @@ impl FromStr for Rendezvous {
 }
 
 /// What finding the others needs of this host.
+#[derive(Clone, Copy)]
 pub struct Seeker<'a> {
     pub terms: &'a Terms,
     /// Where other hosts are to reach it, if the user has said so.
     pub interface: Option<IpAddr>,
     /// The port there; 0 for any.
     pub port: u16,
+    /// How long a name may take to be known.
+    pub patience: Duration,
 }
 
 impl Seeker<'_> {
@@ -90,11 +99,7 @@ impl Seeker<'_> {
 
     /// Whoever can listen at the address is the first.
     fn meet_at(&self, address: &str) -> Result<Role> {
-        let found = address.to_socket_addrs();
-        let found = found.map_err(|error| {
-            Usage::because(format!("cannot find {address}, where hosts are to meet"), error)
-        })?;
-        let addresses = reachable(address, found.collect())?;
+        let addresses = reachable(address, self.resolve(address)?)?;
         let mut refused = None;
         for &at in &addresses {
             match self.open(at) {
@@ -117,6 +122,71 @@ impl Seeker<'_> {
             // Of several addresses some may be of a kind that this host does not have.
             _ => Ok(self.call(addresses)),
         }
+    }
+
+    /// The addresses that a name has, once it has some: in a cluster it may come with its host.
+    fn resolve(&self, address: &str) -> Result<Vec<SocketAddr>, Usage> {
+        let until = Instant::now() + self.patience;
+        let mut has_said = false;
+        loop {
+            let error = match address.to_socket_addrs() {
+                Ok(found) => return Ok(found.collect()),
+                Err(error) => error,
+            };
+            if Instant::now() >= until {
+                return Err(Usage::because(format!("cannot find {address}, where hosts are to meet"), error));
+            }
+            if !std::mem::replace(&mut has_said, true) {
+                let patience = self.patience.as_secs_f64();
+                say(&format!(
+                    "cannot find {address}, where hosts are to meet ({error}); trying for {patience:.0} s (--host-wait)"
+                ));
+            }
+            sleep(SLOW_PAUSE);
+        }
+    }
+
+    /// Hosts that srun has started meet on the first node, where the first of them is.
+    pub fn meet_on(&self, step: &Step, rank: u32) -> Result<Role> {
+        // Not among those that systems give to connections, and another one for each step.
+        let port = FIRST_PORT + ((step.job.wrapping_mul(31) + step.step) % u64::from(PORTS)) as u16;
+        let loopback = SocketAddr::from(([127, 0, 0, 1], port));
+        let addresses = match step.nodes {
+            1 => vec![loopback],
+            _ => self.resolve(&format!("{}:{port}", step.first))?,
+        };
+        let is_near = |at: &SocketAddr| at.ip().to_canonical().is_loopback();
+        if rank > 0 {
+            let far: Vec<SocketAddr> =
+                addresses.iter().filter(|at| step.nodes == 1 || !is_near(at)).copied().collect();
+            return match far.is_empty() {
+                true => Err(Usage::new(format!(
+                    "{} is {} on this host, where no other host can be reached; give --rendezvous tcp://HOST:PORT with an address of the \
+                     first node",
+                    step.first, addresses[0]
+                ))
+                .into()),
+                false => Ok(self.call(far)),
+            };
+        }
+        // A host may know itself by another address than the others do.
+        let own = self.interface.map(|ip| SocketAddr::new(ip, port));
+        let outside = self.own_address().ok().map(|ip| SocketAddr::new(ip, port)).filter(|_| step.nodes != 1);
+        let known = addresses.into_iter().filter(|at| step.nodes == 1 || !is_near(at));
+        let mut refused = None;
+        for at in own.into_iter().chain(known).chain(outside) {
+            match self.open(at) {
+                Ok(door) => return Ok(Role::First { doors: vec![door], local: None }),
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.map_or_else(
+            || {
+                Usage::new("cannot tell at which address others reach this host; give it with --interface IP")
+                    .into()
+            },
+            Into::into,
+        ))
     }
 
     /// Whoever leaves its address in the folder before others do is the first.
@@ -221,7 +291,7 @@ mod tests {
     }
 
     fn seeker(terms: &Terms) -> Seeker<'_> {
-        Seeker { terms, interface: Some(IpAddr::from([127, 0, 0, 1])), port: 0 }
+        Seeker { terms, interface: Some(IpAddr::from([127, 0, 0, 1])), port: 0, patience: Duration::ZERO }
     }
 
     fn files(folder: &Path) -> usize {

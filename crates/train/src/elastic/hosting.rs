@@ -49,8 +49,10 @@ pub(super) struct Hosting {
     has_finished: bool,
     is_bye: bool,
     said: Vec<String>,
-    /// Where its porter keeps to cores of its own: its place on its machine, and how many hosts these are.
-    share: Option<(u32, u32)>,
+    /// Its place among the hosts that have the same cores, and how many these are.
+    place: (u32, u32),
+    /// Whether its members and its porter keep to cores of their own.
+    pins: bool,
     /// Names and workers of the hosts that are there.
     known: BTreeMap<Host, (String, u32)>,
     local: Vec<LocalHost>,
@@ -89,7 +91,11 @@ impl Hosting {
         let mut faults: Vec<Fault> =
             job.faults.0.iter().filter(|fault| fault.host() == Some(party.host)).copied().collect();
         faults.sort_by_key(Fault::step);
-        let header = PorterHeader { host: party.host, name: None, wire: Some("tcp".into()) };
+        let header = PorterHeader {
+            host: party.host,
+            name: None,
+            wire: Some(if party.mpi.is_some() { "mpi" } else { "tcp" }.into()),
+        };
         Ok(Self {
             porter: None,
             ground,
@@ -109,7 +115,8 @@ impl Hosting {
             has_finished: false,
             is_bye: false,
             said: Vec::new(),
-            share: job.pin.then(|| place(&job, party.host)).filter(|&(_, places)| places > 1),
+            place: place(&job, party.host),
+            pins: job.pin,
             known: BTreeMap::new(),
             local,
             missed: None,
@@ -132,9 +139,9 @@ impl Hosting {
         self.called.descriptor()
     }
 
-    /// This host's place among those of its machine, and how many these are.
-    pub fn place(&self, job: &Job) -> (u32, u32) {
-        place(job, self.host())
+    /// This host's place among those that have the same cores, and how many these are.
+    pub fn place(&self) -> (u32, u32) {
+        self.place
     }
 
     pub fn runs(&self) -> bool {
@@ -202,10 +209,11 @@ impl Hosting {
             ground: self.ground.clone(),
             layout: self.layout.clone(),
             lobby: self.party.lobby(),
+            mpi: self.party.mpi.clone(),
             called: self.called.clone(),
             launcher: Bell::attach(self.launcher.descriptor())?,
             lease: self.party.lease,
-            share: self.share,
+            share: Some(self.place).filter(|&(_, places)| self.pins && places > 1),
             log: self.log.clone(),
         };
         self.porter = Some(Thread::spawn(link, tools)?);

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use paceline_record::{Member, Nanos, Rank};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -11,7 +11,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::member::Membership;
 use super::watch::Run;
 use crate::job::Assignment;
-use crate::{Job, TrainError, clock};
+use crate::{Job, TrainError, clock, process};
 
 /// A member's process. It is killed if it is dropped before it is reaped.
 pub(super) struct Process {
@@ -70,11 +70,9 @@ pub(super) fn spawn(job: Job, own: Membership, program: &Path) -> Result<Child, 
         segment: None,
         membership: Some(own),
     };
-    Command::new(program)
+    process::worker(program)
         .args(["worker", &name])
         .env(Assignment::VARIABLE, assignment.to_json())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
         .stderr(out)
         .spawn()
         .map_err(TrainError::system(format!("start {}", program.display())))

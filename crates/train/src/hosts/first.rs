@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use paceline_comm::tasks::authority::{Authority, Decided, Order, Word};
-use paceline_comm::wire::{Door, Letters};
+use paceline_comm::wire::{Address, Letters};
 use paceline_record::log::host_folder;
 use paceline_record::{
     ClockReading, EvalRecord, Generation, Host, HostChange, HostPlace, HostRoster, LauncherEvent, Nanos, Step,
 };
 
+use super::entrance::{Entrance, Visitor};
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
 use super::party::{Event, Heard, Silence, beat};
@@ -29,8 +29,7 @@ const MOST_CALLERS: usize = 128;
 
 /// The first host's side.
 pub(super) struct First {
-    /// The rendezvous', and if bytes come in elsewhere, that one.
-    pub doors: Vec<Arc<Door>>,
+    pub entrance: Entrance,
     pub authority: Authority,
     pub job: Job,
     pub fingerprint: String,
@@ -50,14 +49,15 @@ pub(super) struct First {
 /// Somebody who has called.
 pub(super) struct Caller {
     pub letters: Letters,
-    from: SocketAddr,
+    from: Address,
     name: String,
     came: Nanos,
     silence: Silence,
     pinged: Nanos,
     /// Set once it is welcome.
     host: Host,
-    /// Where its door is, once it takes part.
+    /// Whether it takes part, and where its door is, if it has one.
+    is_ready: bool,
     door: Option<SocketAddr>,
     best: Option<ClockReading>,
     logged: Nanos,
@@ -72,18 +72,23 @@ impl First {
         if let Some(own) = self.own.take() {
             heard.log(Host(0), now, own);
         }
-        while let Some(visitor) = self.doors.iter().find_map(|door| door.next()) {
+        // Whoever comes when all is over waits for the next run.
+        while !self.authority.is_over()
+            && let Some(mut visitor) = self.entrance.next()
+        {
             match serde_json::from_slice(&visitor.greeting) {
                 Ok(Greeting::Data { run: told, generation, from }) if told == run => {
-                    lobby.put(generation, from, visitor.stream);
+                    if let Some(stream) = visitor.letters.into_stream() {
+                        lobby.put(generation, from, stream);
+                    }
                 }
                 Ok(Greeting::Control(hello)) if self.callers.len() < MOST_CALLERS => {
-                    self.greet(run, hello, Letters::new(visitor.stream), visitor.from, heard, now);
+                    self.greet(run, hello, visitor, heard, now);
                 }
                 Ok(Greeting::Measure { .. }) => {
                     let why = "it runs a training, and measures no all-reduces".into();
                     // Nothing is lost with a caller that has gone.
-                    let _ = send(&mut Letters::new(visitor.stream), &Letter::SentAway { why });
+                    let _ = send(&mut visitor.letters, &Letter::SentAway { why });
                 }
                 // Of another run, or what nobody says.
                 _ => {}
@@ -95,7 +100,7 @@ impl First {
                 Ok(()) => place += 1,
                 Err(why) => {
                     let mut caller = self.callers.remove(place);
-                    if caller.door.is_none() {
+                    if !caller.is_ready {
                         // A number is used up by taking part.
                         self.free.insert(caller.host.0);
                     } else if !caller.is_out {
@@ -129,7 +134,7 @@ impl First {
             heard.0.push(Event::Say(format!("{hosts} there; {wait}")));
         }
         let is_gathered = self.authority.is_over()
-            && self.callers.iter().all(|caller| caller.is_stored || caller.door.is_none());
+            && self.callers.iter().all(|caller| caller.is_stored || !caller.is_ready);
         if is_gathered {
             heard.0.push(Event::Gathered);
         }
@@ -137,19 +142,12 @@ impl First {
 
     /// Hosts that were let in and are getting ready.
     fn coming(&self) -> usize {
-        self.callers.iter().filter(|caller| caller.door.is_none()).count()
+        self.callers.iter().filter(|caller| !caller.is_ready).count()
     }
 
     /// Answers somebody who calls for the first time.
-    fn greet(
-        &mut self,
-        run: u64,
-        hello: Hello,
-        mut letters: Letters,
-        from: SocketAddr,
-        heard: &mut Heard,
-        now: Nanos,
-    ) {
+    fn greet(&mut self, run: u64, hello: Hello, visitor: Visitor, heard: &mut Heard, now: Nanos) {
+        let Visitor { mut letters, from, .. } = visitor;
         let full = || "the run has all the hosts that it can have now".to_owned();
         let why = hello.refusal().or_else(|| (!self.authority.has_room(self.coming())).then(full));
         let name = hello.name;
@@ -157,7 +155,7 @@ impl First {
             heard.0.push(Event::Say(format!("{name} ({from}) was sent away: {why}")));
             let _ = send(&mut letters, &Letter::SentAway { why });
         } else {
-            let host = Host(self.free.pop_first().unwrap_or(self.next));
+            let host = Host(hello.rank.or_else(|| self.free.pop_first()).unwrap_or(self.next));
             self.next = self.next.max(host.0 + 1);
             let welcome = Welcome {
                 host,
@@ -176,6 +174,7 @@ impl First {
                 silence: Silence::default(),
                 pinged: Nanos(0),
                 host,
+                is_ready: false,
                 door: None,
                 best: None,
                 logged: Nanos(0),
@@ -195,13 +194,15 @@ impl First {
         for bytes in letters {
             let caller = &mut self.callers[place];
             match Letter::read(&bytes)? {
-                Letter::Ready { workers, port, interface } if caller.door.is_none() => {
+                Letter::Ready { workers, port, interface } if !caller.is_ready => {
                     if !self.authority.has_room(0) {
                         let why = "the run has all the hosts that it can have now".to_owned();
                         let _ = send(&mut caller.letters, &Letter::SentAway { why: why.clone() });
                         return Err(why);
                     }
-                    caller.door = Some(SocketAddr::new(interface.unwrap_or(caller.from.ip()), port));
+                    let ip = interface.or(caller.from.socket().map(|address| address.ip()));
+                    caller.door = ip.map(|ip| SocketAddr::new(ip, port));
+                    caller.is_ready = true;
                     let name = caller.name.clone();
                     heard.0.push(Event::Say(format!("host {} ({name}) has come", host.0)));
                     heard.log(host, now, HostChange::Joined { name, workers });
@@ -214,14 +215,14 @@ impl First {
                         .push(Event::Say(format!("{} ({}) was sent away: {why}", caller.name, caller.from)));
                     return Err(why);
                 }
-                Letter::Word(Word::Leaves(why)) if caller.door.is_some() => {
+                Letter::Word(Word::Leaves(why)) if caller.is_ready => {
                     caller.is_out = true;
                     let name = caller.name.clone();
                     heard.0.push(Event::Say(format!("host {} ({name}) leaves: {why}", host.0)));
                     self.authority.hears(host, Word::Leaves(why), now);
                 }
-                Letter::Word(word) if caller.door.is_some() => self.authority.hears(host, word, now),
-                Letter::Planted { step, fault } if caller.door.is_some() => {
+                Letter::Word(word) if caller.is_ready => self.authority.hears(host, word, now),
+                Letter::Planted { step, fault } if caller.is_ready => {
                     heard.log(host, now, HostChange::Planted { step, fault });
                 }
                 Letter::Pong { sent, there } => caller.read_clock(sent, there, heard, now),
@@ -246,11 +247,11 @@ impl First {
             }
         }
         let caller = &mut self.callers[place];
-        if caller.door.is_some() && silent > lease && !caller.is_stored {
+        if caller.is_ready && silent > lease && !caller.is_stored {
             heard.0.push(Event::Missed(Nanos(now.0.saturating_sub(silent.0))));
             return Err(format!("it was silent for {:.1} s", silent.seconds()));
         }
-        if caller.door.is_none() && now.since(caller.came) > BIRTH {
+        if !caller.is_ready && now.since(caller.came) > BIRTH {
             return Err("it did not say whether it takes part".into());
         }
         if now.since(caller.pinged) >= beat(lease) {
@@ -289,7 +290,7 @@ impl First {
             }
         }
         let doors = self.callers.iter().filter_map(|caller| Some((caller.host, caller.door?)));
-        let own = self.doors.get(1).map(|door| (Host(0), door.address()));
+        let own = self.entrance.bytes().map(|door| (Host(0), door));
         let doors: Vec<(Host, SocketAddr)> = own.into_iter().chain(doors).collect();
         for (host, order) in self.authority.take_orders() {
             if host == Host(0) {

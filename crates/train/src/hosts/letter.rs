@@ -30,16 +30,19 @@ pub(super) struct Hello {
     pub version: String,
     /// The host's name.
     pub name: String,
+    /// Its number, where whoever started all of them has given it one.
+    pub rank: Option<u32>,
 }
 
 impl Hello {
     pub fn new(meeting: &Meeting) -> Self {
-        Self { version: env!("CARGO_PKG_VERSION").into(), name: meeting.name.clone() }
+        let rank = meeting.mpi().map(|mpi| mpi.rank());
+        Self { version: env!("CARGO_PKG_VERSION").into(), name: meeting.name.clone(), rank }
     }
 
     /// Why the two cannot work together, if they cannot.
     pub fn refusal(&self) -> Option<String> {
-        let (Self { version, name }, own) = (self, env!("CARGO_PKG_VERSION"));
+        let (Self { version, name, .. }, own) = (self, env!("CARGO_PKG_VERSION"));
         (version != own).then(|| {
             format!("{name} has Paceline {version}, and the first host {own}; use the same on all hosts")
         })
@@ -82,7 +85,7 @@ pub(super) enum Letter {
 pub(super) enum Cue {
     /// From the first host: all are there. The caller's number, what tells this measurement from others, the sizes, and where the
     /// doors of hosts are that may have to be called.
-    Plan { host: Host, run: u64, sizes: Vec<Bytes>, doors: Vec<(Host, SocketAddr)> },
+    Plan { host: Host, run: u64, sizes: Vec<Bytes>, doors: Vec<(Host, Option<SocketAddr>)> },
     /// A sign of life.
     Alive,
     /// To the first host: all rounds of a size are done, with so many wrong values.

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use paceline_comm::Deadline;
+use paceline_comm::mpi::{Mpi, Quay, Roster, Running};
 use paceline_comm::wire::{Sizes, Stream, Tcp, Terms, call};
 use paceline_record::Host;
 
 use super::letter::Greeting;
+use crate::TrainError;
 
 /// Streams to each host.
 const STREAMS: usize = 2;
@@ -68,6 +71,41 @@ pub(crate) struct Link {
     pub terms: Terms,
 }
 
+/// A thread that carries bytes: one of its own, or that of MPI.
+pub(crate) enum Carrying {
+    Own(JoinHandle<()>),
+    Lent(Running),
+}
+
+impl Carrying {
+    /// Starts some work there.
+    pub fn start(
+        mpi: Option<&Arc<Mpi>>,
+        work: impl FnOnce(Option<&mut Quay<'_>>) + Send + 'static,
+    ) -> Result<Self, TrainError> {
+        let Some(mpi) = mpi else {
+            let thread = thread::Builder::new().name("porter".into()).spawn(move || work(None));
+            return thread.map(Self::Own).map_err(TrainError::system("start a thread"));
+        };
+        Ok(Self::Lent(mpi.run(move |quay| work(Some(quay)))))
+    }
+
+    pub fn is_finished(&self) -> bool {
+        match self {
+            Self::Own(thread) => thread.is_finished(),
+            Self::Lent(running) => running.is_finished(),
+        }
+    }
+
+    pub fn join(self) {
+        match self {
+            // Its panic was printed by its own thread.
+            Self::Own(thread) => drop(thread.join()),
+            Self::Lent(running) => running.join(),
+        }
+    }
+}
+
 /// Why hosts are not connected.
 pub(crate) enum Unlinked {
     /// Nobody wants them to be any more.
@@ -77,7 +115,13 @@ pub(crate) enum Unlinked {
 }
 
 impl Link {
-    /// Connects with all others.
+    /// What a wire through MPI is made for.
+    pub fn roster(&self) -> Roster {
+        let hosts = self.others.iter().map(|(host, _)| *host).collect();
+        Roster { run: self.run, generation: self.generation, hosts }
+    }
+
+    /// Connects with all others over TCP.
     pub fn build(&self, lobby: &Lobby, stop: &AtomicBool) -> Result<Tcp, Unlinked> {
         let until = Instant::now() + PATIENCE;
         let mut peers = Vec::new();
@@ -119,7 +163,7 @@ impl Link {
             if Instant::now() >= until {
                 return Err(Unlinked::Missing(host, error.to_string()));
             }
-            std::thread::sleep(PAUSE);
+            thread::sleep(PAUSE);
         }
     }
 }

@@ -1,17 +1,21 @@
 //! All-reduces between hosts, size by size.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Instant;
 
 use paceline_comm::measure::{AllReduceRow, Exchange, Trial};
+use paceline_comm::mpi::Quay;
 use paceline_comm::tasks::Bell;
-use paceline_comm::wire::Terms;
+use paceline_comm::wire::Wire;
 use paceline_record::{Bytes, Host};
 
+use super::entrance::Entrance;
 use super::letter::{Cue, Letter};
-use super::link::{Link, Lobby, Unlinked};
+use super::link::{Carrying, Link, Lobby, Unlinked};
+use super::meet::Way;
 use super::table::{Heard, Table};
 use super::{Meeting, Role};
 use crate::TrainError;
@@ -26,56 +30,75 @@ enum Said {
     Failed(TrainError),
 }
 
+/// One size: this host's time, the wrong values of all, and what the MPI library takes for it itself.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRow {
+    /// By tasks and porters, as in a training.
+    pub reduced: AllReduceRow,
+    /// By `MPI_Allreduce`, where hosts are ranks.
+    pub library: Option<AllReduceRow>,
+}
+
 /// Measures all sizes of the first host between so many hosts. On the first: its times, and the wrong values of all.
 pub(crate) fn all_reduce(
     meeting: &Meeting,
     hosts: u32,
     sizes: &[Bytes],
-) -> Result<Option<Vec<AllReduceRow>>, TrainError> {
+) -> Result<Option<Vec<HostRow>>, TrainError> {
     let mut table = match &meeting.role {
-        Role::First { doors, .. } => Table::gather(doors, meeting, hosts, sizes)?,
-        Role::Other(call) => Table::join(call, meeting, hosts)?,
+        Role::First { doors, .. } => Table::gather(Entrance::Doors(doors.clone()), meeting, hosts, sizes)?,
+        Role::Other(call) => Table::join(&Way::Call(call), meeting, hosts)?,
+        Role::Rank(mpi) if mpi.rank() == 0 => {
+            let entrance = Entrance::Ranks(mpi.clone(), meeting.terms.cable.clone());
+            Table::gather(entrance, meeting, hosts, sizes)?
+        }
+        Role::Rank(mpi) => Table::join(&Way::Rank(mpi), meeting, hosts)?,
     };
     let sizes = table.sizes.clone();
-    let measure = |(number, size)| table.measure(&meeting.terms, number, size);
-    let rows = (1..).zip(sizes).map(measure).collect::<Result<Vec<_>, _>>()?;
+    let measure = |(number, size)| {
+        let reduced = table.measure(meeting, number, size)?;
+        let library = meeting.mpi().map(|mpi| mpi.all_reduce(size, Trial::default())).transpose()?;
+        // Nothing was heard while the library waited for the others.
+        table.listen_again();
+        Ok(HostRow { reduced, library })
+    };
+    let rows = (1..).zip(sizes).map(measure).collect::<Result<Vec<_>, TrainError>>()?;
     table.flush();
+    meeting.mpi().into_iter().for_each(|mpi| mpi.set_over());
     Ok(table.is_first().then_some(rows))
 }
 
 impl Table {
     /// One size. Its number tells its connections from those of others.
-    fn measure(&mut self, terms: &Terms, number: u64, size: Bytes) -> Result<AllReduceRow, TrainError> {
+    fn measure(&mut self, meeting: &Meeting, number: u64, size: Bytes) -> Result<AllReduceRow, TrainError> {
         let link = Link {
             run: self.run,
             generation: number,
             own: self.own,
             others: self.others(),
-            terms: terms.clone(),
+            terms: meeting.terms.clone(),
         };
-        let (bell, stop, lobby) = (Bell::create()?, AtomicBool::new(false), self.lobby.clone());
+        let (bell, stop) = (Bell::create()?, Arc::new(AtomicBool::new(false)));
         let (tell, said) = mpsc::channel();
-        thread::scope(|scope| {
-            let rounds = Rounds { link, lobby: &lobby, size, bell: &bell, stop: &stop };
-            let work = move || {
-                let said = |said| {
-                    // Nobody listens where it is over.
-                    let _ = tell.send(said);
-                    rounds.bell.ring();
-                };
-                rounds.run(&said).unwrap_or_else(|error| said(Said::Failed(error)));
+        let own = Bell::attach(bell.descriptor())?;
+        let rounds = Rounds { link, lobby: self.lobby.clone(), size, stop: stop.clone() };
+        let work = move |quay: Option<&mut Quay<'_>>| {
+            let said = |said| {
+                // Nobody listens where it is over.
+                let _ = tell.send(said);
+                own.ring();
             };
-            let result = match thread::Builder::new().name("rounds".into()).spawn_scoped(scope, work) {
-                Ok(_) => self.watch(&said, &bell, size),
-                Err(error) => Err(TrainError::system("start a thread")(error)),
-            };
-            // Before connections break: others are to know why.
-            if let Err(error) = &result {
-                self.fail(error);
-            }
-            stop.store(true, Ordering::Relaxed);
-            result
-        })
+            rounds.run(quay, &said).unwrap_or_else(|error| said(Said::Failed(error)));
+        };
+        let carrying = Carrying::start(meeting.mpi(), work)?;
+        let result = self.watch(&said, &bell, size);
+        // Before connections break: others are to know why.
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        stop.store(true, Ordering::Relaxed);
+        carrying.join();
+        result
     }
 
     /// Waits until all hosts have done all rounds of a size.
@@ -151,39 +174,44 @@ impl Table {
 }
 
 /// The rounds of a size on one host.
-struct Rounds<'a> {
+struct Rounds {
     link: Link,
-    lobby: &'a Lobby,
+    lobby: Arc<Lobby>,
     size: Bytes,
-    bell: &'a Bell,
-    stop: &'a AtomicBool,
+    stop: Arc<AtomicBool>,
 }
 
-impl Rounds<'_> {
-    fn run(&self, tell: &(impl Fn(Said) + Sync)) -> Result<(), TrainError> {
-        let Self { link, lobby, size, stop, .. } = self;
+impl Rounds {
+    fn run(&self, quay: Option<&mut Quay<'_>>, tell: &(impl Fn(Said) + Sync)) -> Result<(), TrainError> {
+        let Self { link, lobby, stop, .. } = self;
+        if let Some(quay) = quay {
+            return self.exchange(quay.wire(link.roster(), link.terms.cable.clone()), tell);
+        }
         // Before memory is taken, for which others might not wait.
-        let mut wire = match link.build(lobby, stop) {
-            Ok(wire) => wire,
-            Err(Unlinked::Stopped) => return Ok(()),
+        match link.build(lobby, stop) {
+            Ok(wire) => self.exchange(wire, tell),
+            Err(Unlinked::Stopped) => Ok(()),
             Err(Unlinked::Missing(host, why)) => {
                 tell(Said::Misses(host, why));
-                return Ok(());
+                Ok(())
             }
-        };
+        }
+    }
+
+    fn exchange(&self, mut wire: impl Wire, tell: &(impl Fn(Said) + Sync)) -> Result<(), TrainError> {
+        let Self { link, size, stop, .. } = self;
         let hosts = link.others.len() as u32 + 1;
         let exchange = Exchange::new(*size, link.own, hosts, Trial::default())?;
         let (rounds, carrier) = exchange.start();
         thread::scope(|scope| {
-            let carry = move || match carrier.carry(&mut wire, stop) {
-                Ok(None) => {}
-                Ok(Some((host, why))) => tell(Said::Misses(host, why)),
+            let reduce = move || match rounds.reduce(stop) {
+                Ok(row) => row.into_iter().for_each(|row| tell(Said::Row(row))),
                 Err(error) => tell(Said::Failed(error.into())),
             };
-            let porter = thread::Builder::new().name("porter".into()).spawn_scoped(scope, carry);
-            porter.map_err(TrainError::system("start a thread"))?;
-            if let Some(row) = rounds.reduce(stop)? {
-                tell(Said::Row(row));
+            let worker = thread::Builder::new().name("rounds".into()).spawn_scoped(scope, reduce);
+            worker.map_err(TrainError::system("start a thread"))?;
+            if let Some((host, why)) = carrier.carry(&mut wire, stop)? {
+                tell(Said::Misses(host, why));
             }
             Ok(())
         })

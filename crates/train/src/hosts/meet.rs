@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use paceline_comm::mpi::Mpi;
 use paceline_comm::tasks::Bell;
 use paceline_comm::tasks::authority::{Authority, HostPolicy};
-use paceline_comm::wire::{Door, Letters, call};
+use paceline_comm::wire::{Address, Door, Letters, call};
 use paceline_comm::{CommError, Deadline};
 use paceline_engine::Numerics;
 use paceline_record::{EvalRecord, Host, HostChange, Nanos};
@@ -18,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde_json::Value;
 
+use super::entrance::Entrance;
 use super::first::First;
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
@@ -43,7 +45,7 @@ pub struct Admission {
     /// This host's number.
     pub host: Host,
     /// Where the first host is.
-    pub first: SocketAddr,
+    pub first: Address,
 }
 
 /// What a host that is not the first does then, before it takes part. An error is told to the first host, too.
@@ -70,17 +72,31 @@ pub(crate) fn meet(
     admitted: Admitted<'_>,
 ) -> Result<Introduction, TrainError> {
     match &meeting.role {
-        Role::First { doors, local } => meet_first(job, meeting, doors, local.as_ref(), launcher),
-        Role::Other(asked) => meet_other(job, meeting, asked, launcher, admitted),
+        Role::First { doors, local } => {
+            let local = local.as_ref().map(|local| (local, doors[0].address()));
+            meet_first(job, meeting, Entrance::Doors(doors.clone()), local, launcher)
+        }
+        Role::Rank(mpi) if mpi.rank() == 0 => {
+            let entrance = Entrance::Ranks(mpi.clone(), meeting.terms.cable.clone());
+            meet_first(job, meeting, entrance, None, launcher)
+        }
+        Role::Other(asked) => meet_other(job, meeting, &Way::Call(asked), launcher, admitted),
+        Role::Rank(mpi) => meet_other(job, meeting, &Way::Rank(mpi), launcher, admitted),
     }
+}
+
+/// How the first host is reached.
+pub(super) enum Way<'a> {
+    Call(&'a Call),
+    Rank(&'a Mpi),
 }
 
 /// Others come later.
 fn meet_first(
     job: &Job,
     meeting: &Meeting,
-    doors: &[Arc<Door>],
-    local: Option<&Local>,
+    entrance: Entrance,
+    local: Option<(&Local, SocketAddr)>,
     launcher: &Bell,
 ) -> Result<Introduction, TrainError> {
     let hosts = job.hosts.expect("invariant: a job of several hosts");
@@ -102,7 +118,7 @@ fn meet_first(
     told.elastic.clone_from(&job.elastic);
     let run = now.0 ^ (u64::from(std::process::id()) << 40);
     let first = First {
-        doors: doors.to_vec(),
+        entrance,
         authority,
         job: told,
         fingerprint: job.checksum()?,
@@ -120,14 +136,15 @@ fn meet_first(
         run,
         terms: meeting.terms.clone(),
         lease: meeting.lease,
+        mpi: meeting.mpi().cloned(),
         lobby: Arc::new(Lobby::default()),
         side: Side::First(Box::new(first)),
     };
     let party = Party::start(keeper, launcher)?;
     let mut started = Vec::new();
-    if let Some(Local { program, count }) = local {
+    if let Some((Local { program, count }, at)) = local {
         for number in 1..=*count {
-            started.push(start_local(job, meeting, doors[0].address(), program, number)?);
+            started.push(start_local(job, meeting, at, program, number)?);
         }
     }
     Ok(Introduction { party, job: job.clone(), history: Vec::new(), lacks_state: false, local: started })
@@ -137,12 +154,12 @@ fn meet_first(
 fn meet_other(
     job: &Job,
     meeting: &Meeting,
-    asked: &Call,
+    way: &Way<'_>,
     launcher: &Bell,
     admitted: Admitted<'_>,
 ) -> Result<Introduction, TrainError> {
     let greeting = Greeting::Control(Hello::new(meeting));
-    let (mut letters, local) = reach(asked, meeting, &greeting)?;
+    let (mut letters, local) = reach(way, meeting, &greeting)?;
     let first = letters.other();
     let welcome = match answer(&mut letters, meeting.patience)? {
         Letter::Welcome(welcome) => *welcome,
@@ -153,7 +170,10 @@ fn meet_other(
     let agreed = agree(job, &welcome, &meeting.name, &processor);
     let agreed = agreed.map_err(|why| TrainError::AnotherJob { first, why });
     let agreed = agreed.and_then(|job| {
-        let door = open_door(asked, local, meeting)?;
+        let door = match way {
+            Way::Call(asked) => Some(open_door(asked, local, meeting)?),
+            Way::Rank(_) => None,
+        };
         admitted(&Admission { host: welcome.host, first })?;
         Ok((job, door))
     });
@@ -177,6 +197,7 @@ fn meet_other(
         run: welcome.run,
         terms: meeting.terms.clone(),
         lease: meeting.lease,
+        mpi: meeting.mpi().cloned(),
         lobby: Arc::new(Lobby::default()),
         side: Side::Other(Box::new(Other {
             door,
@@ -185,7 +206,10 @@ fn meet_other(
             is_cut: false,
             first,
             workers: job.workers,
-            interface: asked.interface,
+            interface: match way {
+                Way::Call(asked) => asked.interface,
+                Way::Rank(_) => None,
+            },
         })),
     };
     let party = Party::start(keeper, launcher)?;
@@ -195,11 +219,15 @@ fn meet_other(
 
 /// Calls the first host until it answers: the connection, and this host's address there.
 pub(super) fn reach(
-    asked: &Call,
+    way: &Way<'_>,
     meeting: &Meeting,
     greeting: &Greeting,
 ) -> Result<(Letters, Option<SocketAddr>), TrainError> {
     let greeting = serde_json::to_vec(greeting).expect("invariant: plain data");
+    let asked = match way {
+        Way::Call(asked) => asked,
+        Way::Rank(mpi) => return Ok((mpi.call(0, &greeting, &meeting.terms.cable)?, None)),
+    };
     let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
     let mut at = asked.at.iter().cycle();
     loop {

@@ -10,9 +10,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use paceline_comm::mpi::Mpi;
 use paceline_comm::tasks::Bell;
 use paceline_comm::tasks::authority::{Order, Word};
-use paceline_comm::wire::{Door, Letters, Terms};
+use paceline_comm::wire::{Address, Door, Letters, Terms};
 use paceline_record::{EvalRecord, Host, HostChange, HostEvent, LauncherEvent, Nanos, Step};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -80,6 +81,7 @@ pub(crate) struct Party {
     pub run: u64,
     pub terms: Terms,
     pub lease: Nanos,
+    pub mpi: Option<Arc<Mpi>>,
     lobby: Arc<Lobby>,
     tasks: Option<Sender<Task>>,
     events: Receiver<Event>,
@@ -93,6 +95,7 @@ pub(super) struct Keeper {
     pub run: u64,
     pub terms: Terms,
     pub lease: Nanos,
+    pub mpi: Option<Arc<Mpi>>,
     pub lobby: Arc<Lobby>,
     pub side: Side,
 }
@@ -104,13 +107,14 @@ pub(super) enum Side {
 
 /// Another host's side.
 pub(super) struct Other {
-    pub door: Door,
+    /// Where other hosts bring it their bytes, if they do not come by themselves.
+    pub door: Option<Door>,
     pub letters: Letters,
     pub silence: Silence,
     /// Whether the first host cannot be reached any more.
     pub is_cut: bool,
     /// Where it is.
-    pub first: SocketAddr,
+    pub first: Address,
     pub workers: u32,
     /// Where its door is, if the user has said so.
     pub interface: Option<IpAddr>,
@@ -124,12 +128,12 @@ impl Party {
         let called = Bell::attach(call.descriptor())?;
         let launcher = Bell::attach(launcher.descriptor())?;
         let Keeper { host, run, lease, .. } = keeper;
-        let (terms, lobby) = (keeper.terms.clone(), keeper.lobby.clone());
+        let (terms, lobby, mpi) = (keeper.terms.clone(), keeper.lobby.clone(), keeper.mpi.clone());
         let mut at_work = AtWork { keeper, tell, launcher, outbox: VecDeque::new(), leaving: false };
         let work = move || at_work.run(&asked, &called);
         let handle = std::thread::Builder::new().name("hosts".into()).spawn(work);
         let keeper = Some(handle.map_err(TrainError::system("start a thread"))?);
-        Ok(Self { host, run, terms, lease, lobby, tasks: Some(tasks), events, call, keeper })
+        Ok(Self { host, run, terms, lease, mpi, lobby, tasks: Some(tasks), events, call, keeper })
     }
 
     pub fn lobby(&self) -> Arc<Lobby> {
@@ -269,25 +273,24 @@ impl AtWork {
 
     fn sleep(&self, called: &Bell) {
         let mut files = vec![PollFd::new(called, PollFlags::IN)];
-        let flags = |letters: &Letters| match letters.wants_write() {
-            true => PollFlags::IN | PollFlags::OUT,
-            false => PollFlags::IN,
-        };
         match &self.keeper.side {
             // Through a cut cable nothing comes, whatever the sockets say.
             _ if self.keeper.terms.cable.is_cut_for().is_some() => {}
             Side::First(first) => {
+                // Whoever comes when all is over is not let in.
+                let callers = if first.authority.is_over() { Vec::new() } else { first.entrance.files() };
+                files.extend(callers.into_iter().map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)));
                 files.extend(
-                    first.doors.iter().map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)),
-                );
-                files.extend(
-                    first.callers.iter().map(|caller| PollFd::new(&caller.letters, flags(&caller.letters))),
+                    first
+                        .callers
+                        .iter()
+                        .map(|caller| PollFd::new(&caller.letters, caller.letters.interest())),
                 );
             }
             Side::Other(other) => {
                 let Other { door, letters, .. } = &**other;
-                files.push(PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN));
-                files.push(PollFd::new(letters, flags(letters)));
+                files.extend(door.iter().map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)));
+                files.push(PollFd::new(letters, letters.interest()));
             }
         }
         let time = Timespec { tv_sec: 0, tv_nsec: (beat(self.keeper.lease).0 / 2) as i64 };
@@ -302,7 +305,8 @@ impl AtWork {
             (Task::Leave, _) => self.leaving = true,
             (Task::Ready, Side::Other(other)) => {
                 let Other { workers, interface, .. } = **other;
-                let ready = Letter::Ready { workers, port: other.door.address().port(), interface };
+                let port = other.door.as_ref().map_or(0, |door| door.address().port());
+                let ready = Letter::Ready { workers, port, interface };
                 // A broken connection is noticed when it is read.
                 let _ = send(&mut other.letters, &ready);
             }
@@ -384,7 +388,7 @@ impl Keeper {
             Side::First(first) => first.tend(*run, *lease, lobby, heard, now),
             Side::Other(other) => {
                 let Other { door, letters, silence, is_cut, first, .. } = &mut **other;
-                while let Some(visitor) = door.next() {
+                while let Some(visitor) = door.as_ref().and_then(Door::next) {
                     if let Ok(Greeting::Data { run: told, generation, from }) =
                         serde_json::from_slice(&visitor.greeting)
                         && told == *run
@@ -419,7 +423,7 @@ impl Keeper {
 /// What the first host says to another one. Gives the number of letters.
 fn listen(
     letters: &mut Letters,
-    first: SocketAddr,
+    first: Address,
     outbox: &mut VecDeque<Letter>,
     heard: &mut Heard,
 ) -> Result<usize, String> {
@@ -429,7 +433,9 @@ fn listen(
             Letter::Order { order, doors } => {
                 let mut doors: BTreeMap<Host, SocketAddr> = doors.into_iter().collect();
                 // The first host's door is where this one found it, unless it has another one for bytes.
-                doors.entry(Host(0)).or_insert(first);
+                if let Some(first) = first.socket() {
+                    doors.entry(Host(0)).or_insert(first);
+                }
                 heard.0.push(Event::Order(order, doors));
             }
             Letter::Ping { sent } => {

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
+use paceline_comm::mpi::{Mpi, Quay};
 use paceline_comm::tasks::{Bell, Ground, GroundCargo, Moved, Parts, Porter, Standing};
-use paceline_comm::wire::{Tcp, Wire};
+use paceline_comm::wire::Wire;
 use paceline_record::log::PorterWriter;
 use paceline_record::{Bytes, Generation, Host, Nanos, PorterEvent, Step, Transfer};
 
-use super::link::{Link, Lobby, Unlinked};
+use super::link::{Carrying, Link, Lobby, Unlinked};
 use super::party::{Silence, beat};
 use crate::elastic::Layout;
 use crate::{TrainError, affinity, clock};
@@ -43,6 +43,8 @@ pub(crate) struct Tools {
     pub ground: Arc<Ground>,
     pub layout: Arc<Layout>,
     pub lobby: Arc<Lobby>,
+    /// The MPI job that hosts are ranks of: the porter is MPI's thread then.
+    pub mpi: Option<Arc<Mpi>>,
     /// The bell by which members call it.
     pub called: Arc<Bell>,
     /// The bell by which it calls its launcher.
@@ -71,7 +73,7 @@ pub(crate) struct Thread {
     called: Arc<Bell>,
     start: Option<Sender<Start>>,
     said: Receiver<Said>,
-    handle: Option<JoinHandle<()>>,
+    handle: Option<Carrying>,
 }
 
 impl Thread {
@@ -83,10 +85,11 @@ impl Thread {
         let stopped = stop.clone();
         let drain = Arc::new(Drain::default());
         let asked = drain.clone();
-        let work = move || {
+        let mpi = tools.mpi.clone();
+        let work = move |quay: Option<&mut Quay<'_>>| {
             let launcher = Bell::attach(tools.launcher.descriptor());
             let mut work = Work { link, tools, stop: stopped, drain: asked, tell };
-            if let Err(error) = work.run(&starts) {
+            if let Err(error) = work.run(&starts, quay) {
                 // Nobody listens where the launcher has ended.
                 let _ = work.tell.send(Said::Failed(error));
             }
@@ -94,15 +97,14 @@ impl Thread {
                 launcher.ring();
             }
         };
-        let handle = std::thread::Builder::new().name("porter".into()).spawn(work);
-        let handle = Some(handle.map_err(TrainError::system("start a thread"))?);
+        let handle = Some(Carrying::start(mpi.as_ref(), work)?);
         Ok(Self { drain, asks: Cell::new(false), stop, called, start: Some(start), said, handle })
     }
 
     /// Whether all that was ready to be sent when this was first asked has been sent. It is asked again until it is so.
     pub fn is_drained(&self) -> bool {
         // Before it is started it sends nothing, and when it has ended neither.
-        if self.start.is_some() || self.handle.as_ref().is_none_or(JoinHandle::is_finished) {
+        if self.start.is_some() || self.handle.as_ref().is_none_or(Carrying::is_finished) {
             return true;
         }
         let asked = self.drain.asked.load(Ordering::Acquire);
@@ -136,8 +138,7 @@ impl Drop for Thread {
         drop(self.start.take());
         self.called.ring();
         if let Some(handle) = self.handle.take() {
-            // Its panic was printed by its own thread.
-            let _ = handle.join();
+            handle.join();
         }
     }
 }
@@ -157,26 +158,39 @@ impl Work {
         self.tools.launcher.ring();
     }
 
-    fn run(&mut self, starts: &Receiver<Start>) -> Result<(), TrainError> {
+    fn run(&mut self, starts: &Receiver<Start>, quay: Option<&mut Quay<'_>>) -> Result<(), TrainError> {
         if let Some((place, places)) = self.tools.share {
             affinity::pin_host(place, places)?;
         }
-        let wire = match self.link.build(&self.tools.lobby, &self.stop) {
-            Ok(wire) => wire,
-            Err(Unlinked::Stopped) => return Ok(()),
+        if let Some(quay) = quay {
+            return self.begin(quay.wire(self.link.roster(), self.link.terms.cable.clone()), starts);
+        }
+        match self.link.build(&self.tools.lobby, &self.stop) {
+            Ok(wire) => self.begin(wire, starts),
+            Err(Unlinked::Stopped) => Ok(()),
             Err(Unlinked::Missing(host, why)) => {
                 self.tell(Said::Misses(host, why));
-                return Ok(());
+                Ok(())
             }
-        };
+        }
+    }
+
+    /// Hosts are connected: waits until all go.
+    fn begin(&self, mut wire: impl Wire, starts: &Receiver<Start>) -> Result<(), TrainError> {
         let generation = Generation(self.link.generation);
         for &(peer, _) in &self.link.others {
             self.note(&PorterEvent::Connected { peer, at: clock::now(), generation })?;
         }
         self.tell(Said::Linked);
-        // Without an answer the roster has been replaced.
-        let Ok(start) = starts.recv() else { return Ok(()) };
-        self.carry(wire, start)
+        loop {
+            self.tools.called.silence().map_err(TrainError::system("hear members"))?;
+            match starts.try_recv() {
+                Ok(start) => return self.carry(wire, start),
+                // The roster has been replaced.
+                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) => wire.idle(self.tools.called.as_fd(), NAP)?,
+            }
+        }
     }
 
     fn note(&self, event: &PorterEvent) -> Result<(), TrainError> {
@@ -184,7 +198,7 @@ impl Work {
         Ok(log.append(event)?)
     }
 
-    fn carry(&self, wire: Tcp, Start { parts, standings }: Start) -> Result<(), TrainError> {
+    fn carry(&self, wire: impl Wire, Start { parts, standings }: Start) -> Result<(), TrainError> {
         let ground = &*self.tools.ground;
         let hosts: Vec<Host> = standings.iter().map(|standing| standing.host).collect();
         let cargo = GroundCargo::new(ground, self.tools.layout.slices());

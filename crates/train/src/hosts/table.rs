@@ -7,15 +7,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use paceline_comm::tasks::Bell;
-use paceline_comm::wire::{Door, Letters, Visitor};
+use paceline_comm::wire::{Address, Letters};
 use paceline_record::{Bytes, Host, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+use super::entrance::{Entrance, Visitor};
 use super::letter::{Cue, Greeting, Hello, Letter, send};
 use super::link::Lobby;
-use super::meet::{open_door, reach};
-use super::{Call, Meeting, Role};
+use super::meet::{Way, open_door, reach};
+use super::{Meeting, Role};
 
 use crate::{TrainError, clock};
 
@@ -33,14 +34,15 @@ struct Peer {
     letters: Letters,
     name: String,
     heard: Nanos,
-    /// Where its door is, once it takes part.
+    /// Whether it takes part, and where its door is, if it has one.
+    is_ready: bool,
     door: Option<SocketAddr>,
     is_lost: bool,
 }
 
 impl Peer {
     fn new(letters: Letters, name: String) -> Self {
-        Self { letters, name, heard: clock::now(), door: None, is_lost: false }
+        Self { letters, name, heard: clock::now(), is_ready: false, door: None, is_lost: false }
     }
 }
 
@@ -55,14 +57,14 @@ pub(super) struct Table {
     pub own: Host,
     pub run: u64,
     pub lobby: Arc<Lobby>,
-    /// The first host may have another one for bytes.
-    open: Vec<Arc<Door>>,
+    /// Where others come in, or bring their bytes; `None` where they need not.
+    entrance: Option<Entrance>,
     lease: Nanos,
     beat: Nanos,
     /// By their numbers, from 1 on; or only the first host.
     peers: Vec<Peer>,
-    /// Where the doors of others are.
-    doors: Vec<(Host, SocketAddr)>,
+    /// All hosts but the first, or all but this one, and where the doors are of those that have one.
+    doors: Vec<(Host, Option<SocketAddr>)>,
     /// What they measure.
     pub sizes: Vec<Bytes>,
 }
@@ -70,13 +72,14 @@ pub(super) struct Table {
 impl Table {
     /// Waits for all others, as the first host.
     pub fn gather(
-        open: &[Arc<Door>],
+        entrance: Entrance,
         meeting: &Meeting,
         hosts: u32,
         sizes: &[Bytes],
     ) -> Result<Self, TrainError> {
         let run = clock::now().0 ^ (u64::from(std::process::id()) << 40);
-        let mut table = Self::new(Host(0), run, open.to_vec(), meeting.lease);
+        let (place, bytes) = (entrance.place(), entrance.bytes());
+        let mut table = Self::new(Host(0), run, Some(entrance), meeting.lease);
         table.sizes = sizes.to_vec();
         let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
         let is_local = matches!(meeting.role, Role::First { local: Some(_), .. });
@@ -87,7 +90,7 @@ impl Table {
         };
         let others =
             if hosts == 2 { "1 other host".to_owned() } else { format!("{} other hosts", hosts - 1) };
-        say(format!("{}: waits for {others} at {}", meeting.name, table.open[0].address()));
+        say(format!("{}: waits for {others} {place}", meeting.name));
         loop {
             table.sleep(None);
             while let Some(visitor) = table.visitor() {
@@ -96,9 +99,10 @@ impl Table {
             for (place, heard) in table.hear() {
                 let peer = &mut table.peers[place];
                 match heard {
-                    Heard::Letter(Letter::Ready { port, interface, .. }) if peer.door.is_none() => {
+                    Heard::Letter(Letter::Ready { port, interface, .. }) if !peer.is_ready => {
                         let from = peer.letters.other();
-                        peer.door = Some(SocketAddr::new(interface.unwrap_or(from.ip()), port));
+                        let ip = interface.or(from.socket().map(|address| address.ip()));
+                        (peer.is_ready, peer.door) = (true, ip.map(|ip| SocketAddr::new(ip, port)));
                         say(format!("{} ({from}) is there", peer.name));
                     }
                     // Another one may come in its place.
@@ -106,7 +110,7 @@ impl Table {
                 }
             }
             table.peers.retain(|peer| !peer.is_lost);
-            let there = 1 + table.peers.iter().filter(|peer| peer.door.is_some()).count();
+            let there = 1 + table.peers.iter().filter(|peer| peer.is_ready).count();
             if there == hosts as usize {
                 break;
             }
@@ -120,8 +124,13 @@ impl Table {
                 return Err(error);
             }
         }
-        table.doors = (1..).map(Host).zip(table.peers.iter().filter_map(|peer| peer.door)).collect();
-        let bytes = table.open.get(1).map(|door| (Host(0), door.address()));
+        // Ranks keep their numbers.
+        table.peers.sort_by_key(|peer| match peer.letters.other() {
+            Address::Rank(rank) => rank,
+            Address::Socket(_) => 0,
+        });
+        table.doors = (1..).map(Host).zip(table.peers.iter().map(|peer| peer.door)).collect();
+        let bytes = bytes.map(|door| (Host(0), Some(door)));
         for (place, peer) in table.peers.iter_mut().enumerate() {
             let plan = Cue::Plan {
                 host: Host(1 + place as u32),
@@ -136,14 +145,19 @@ impl Table {
     }
 
     /// Calls the first host, and waits until all are there.
-    pub fn join(asked: &Call, meeting: &Meeting, hosts: u32) -> Result<Self, TrainError> {
+    pub fn join(way: &Way<'_>, meeting: &Meeting, hosts: u32) -> Result<Self, TrainError> {
         let (mut letters, local) =
-            reach(asked, meeting, &Greeting::Measure { hello: Hello::new(meeting), hosts })?;
-        let door = open_door(asked, local, meeting)?;
-        let (first, port, interface) = (letters.other(), door.address().port(), asked.interface);
+            reach(way, meeting, &Greeting::Measure { hello: Hello::new(meeting), hosts })?;
+        let first = letters.other();
+        let (door, interface) = match way {
+            Way::Call(asked) => (Some(open_door(asked, local, meeting)?), asked.interface),
+            Way::Rank(_) => (None, None),
+        };
+        let port = door.as_ref().map_or(0, |door| door.address().port());
         // A broken connection is noticed when it is read.
         let _ = send(&mut letters, &Letter::Ready { workers: 1, port, interface });
-        let mut table = Self::new(Host(u32::MAX), 0, vec![Arc::new(door)], meeting.lease + SLACK);
+        let entrance = door.map(|door| Entrance::Doors(vec![Arc::new(door)]));
+        let mut table = Self::new(Host(u32::MAX), 0, entrance, meeting.lease + SLACK);
         table.peers.push(Peer::new(letters, "the first host".into()));
         loop {
             table.sleep(None);
@@ -153,7 +167,7 @@ impl Table {
                     Heard::Letter(Letter::Cue(Cue::Plan { host, run, sizes, doors })) => {
                         (table.own, table.run, table.sizes, table.doors) = (host, run, sizes, doors);
                         if !table.doors.iter().any(|(host, _)| *host == Host(0)) {
-                            table.doors.push((Host(0), first));
+                            table.doors.push((Host(0), first.socket()));
                         }
                         return Ok(table);
                     }
@@ -167,12 +181,12 @@ impl Table {
         }
     }
 
-    fn new(own: Host, run: u64, open: Vec<Arc<Door>>, lease: Nanos) -> Self {
+    fn new(own: Host, run: u64, entrance: Option<Entrance>, lease: Nanos) -> Self {
         Self {
             own,
             run,
             lobby: Arc::default(),
-            open,
+            entrance,
             lease,
             beat: Nanos(0),
             peers: Vec::new(),
@@ -192,9 +206,9 @@ impl Table {
 
     /// The other hosts, and where the doors are of those that are to be called.
     pub fn others(&self) -> Vec<(Host, Option<SocketAddr>)> {
-        let mut others: Vec<_> = self.doors.iter().filter(|(host, _)| *host != self.own).collect();
+        let mut others: Vec<_> = self.doors.iter().filter(|(host, _)| *host != self.own).copied().collect();
         others.sort();
-        others.into_iter().map(|&(host, door)| (host, Some(door))).collect()
+        others
     }
 
     /// Says that a host of a place at this table was lost.
@@ -220,7 +234,7 @@ impl Table {
     }
 
     /// Answers somebody who calls the first host.
-    fn greet(&mut self, visitor: Visitor, hosts: u32) {
+    fn greet(&mut self, mut visitor: Visitor, hosts: u32) {
         let why = match serde_json::from_slice(&visitor.greeting) {
             Ok(Greeting::Measure { hello, hosts: asked }) => {
                 let refusal = if asked != hosts {
@@ -232,7 +246,7 @@ impl Table {
                 };
                 match refusal {
                     None => {
-                        self.peers.push(Peer::new(Letters::new(visitor.stream), hello.name));
+                        self.peers.push(Peer::new(visitor.letters, hello.name));
                         return;
                     }
                     Some(why) => why,
@@ -244,11 +258,11 @@ impl Table {
         };
         eprintln!("{} was sent away: {why}", visitor.from);
         // Nothing is lost with a caller that has gone.
-        let _ = send(&mut Letters::new(visitor.stream), &Letter::SentAway { why });
+        let _ = send(&mut visitor.letters, &Letter::SentAway { why });
     }
 
     fn visitor(&self) -> Option<Visitor> {
-        self.open.iter().find_map(|door| door.next())
+        self.entrance.as_ref()?.next()
     }
 
     /// Takes in streams of other hosts.
@@ -256,7 +270,9 @@ impl Table {
         while let Some(visitor) = self.visitor() {
             match serde_json::from_slice(&visitor.greeting) {
                 Ok(Greeting::Data { run, generation, from }) if run == self.run => {
-                    self.lobby.put(generation, from, visitor.stream);
+                    if let Some(stream) = visitor.letters.into_stream() {
+                        self.lobby.put(generation, from, stream);
+                    }
                 }
                 _ if self.is_first() => self.greet(visitor, self.hosts()),
                 _ => {}
@@ -266,16 +282,13 @@ impl Table {
 
     /// Waits until there is something to hear, or to say.
     pub fn sleep(&self, called: Option<&Bell>) {
-        let flags = |letters: &Letters| match letters.wants_write() {
-            true => PollFlags::IN | PollFlags::OUT,
-            false => PollFlags::IN,
-        };
         let mut files: Vec<PollFd<'_>> =
-            self.peers.iter().map(|peer| PollFd::new(&peer.letters, flags(&peer.letters))).collect();
+            self.peers.iter().map(|peer| PollFd::new(&peer.letters, peer.letters.interest())).collect();
         files.extend(called.map(|called| PollFd::from_borrowed_fd(called.as_fd(), PollFlags::IN)));
         // Streams wait for a host that does not know yet whose they are.
         if self.run != 0 {
-            files.extend(self.open.iter().map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)));
+            let callers = self.entrance.iter().flat_map(Entrance::files);
+            files.extend(callers.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)));
         }
         let time = Timespec { tv_sec: 0, tv_nsec: (self.lease.0 / BEATS / 2).min(999_999_999) as i64 };
         // Whatever it answers, all is looked at next.
@@ -314,6 +327,11 @@ impl Table {
         }
         all.retain(|(_, heard)| !matches!(heard, Heard::Letter(Letter::Cue(Cue::Alive))));
         all
+    }
+
+    /// Takes it that all others have just been heard.
+    pub fn listen_again(&mut self) {
+        self.peers.iter_mut().for_each(|peer| peer.heard = clock::now());
     }
 
     /// Tells all others, or the first host.

@@ -7,12 +7,12 @@ const SIZES: [usize; 5] = [0, 1, 4097, 777_777, (1 << 20) + 3];
 /// Makes wires between some hosts, one for each.
 struct Kind {
     name: &'static str,
-    make: fn(hosts: u32) -> Vec<Box<dyn Wire>>,
+    make: fn(hosts: u32) -> Vec<Box<dyn Wire + Send>>,
 }
 
-fn tcp(hosts: u32, streams: usize, secrecy: Secrecy) -> Vec<Box<dyn Wire>> {
+fn tcp(hosts: u32, streams: usize, secrecy: Secrecy) -> Vec<Box<dyn Wire + Send>> {
     let mesh = mesh(hosts, streams, &terms(secrecy)).into_iter();
-    mesh.map(|peers| -> Box<dyn Wire> { Box::new(Tcp::new(peers, Sizes::default()).expect("a wire")) })
+    mesh.map(|peers| -> Box<dyn Wire + Send> { Box::new(Tcp::new(peers, Sizes::default()).expect("a wire")) })
         .collect()
 }
 
@@ -24,14 +24,14 @@ const KINDS: [Kind; 3] = [
 
 /// One host. Its wire is dropped before the memory that the wire reads and writes.
 struct Site {
-    wire: Option<Box<dyn Wire>>,
+    wire: Option<Box<dyn Wire + Send>>,
     post: Post,
     _outgoing: Vec<Vec<u8>>,
 }
 
 impl Site {
     /// A host that expects messages of these sizes from all others, and sends them such.
-    fn new(own: Host, mut wire: Box<dyn Wire>, sizes: &[usize]) -> Self {
+    fn new(own: Host, mut wire: Box<dyn Wire + Send>, sizes: &[usize]) -> Self {
         let mut post = Post::default();
         let mut outgoing = Vec::new();
         for peer in wire.peers().to_vec() {

@@ -27,7 +27,7 @@ impl Lead<'_, '_, '_> {
             bell: self.bell.descriptor(),
             porter: self.hosting.as_ref().map(Hosting::porter_bell),
             host: self.hosting.as_ref().map(Hosting::host),
-            place: self.hosting.as_ref().map_or((0, 1), |hosting| hosting.place(self.job)),
+            place: self.hosting.as_ref().map_or((0, 1), Hosting::place),
             clock: clock::planted(),
             about: self.done,
             passed: self.passed,
