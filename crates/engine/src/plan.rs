@@ -57,10 +57,6 @@ impl Buffers {
         buffer
     }
 
-    pub fn len(&self, buffer: Buffer) -> usize {
-        self.lifetimes[buffer.0].len
-    }
-
     /// Whether a buffer is kept until then.
     pub fn lives_until(&self, buffer: Buffer, time: usize) -> bool {
         self.lifetimes[buffer.0].last >= time

@@ -452,6 +452,17 @@ pub trait Program: Send {
         Ok(())
     }
 
+    /// From now on each run that updates first remembers what it changes: parameters, what the update rule keeps, and running
+    /// statistics. For programs that weave.
+    fn guard(&mut self) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("this program does not remember what its runs change".into()))
+    }
+
+    /// Goes back to where the last run began, whose exchange has failed: what that left is of no use.
+    fn undo(&mut self) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("this program does not remember what its runs change".into()))
+    }
+
     /// When each bucket of the last run was exchanged, where that was part of it.
     fn bucket_times(&mut self) -> Result<Vec<BucketTime>, EngineError> {
         Ok(Vec::new())

@@ -4,7 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Drawing, Engine, Homes, Pass, Place, Region, Samples, Spec, Transition, Values};
+use paceline_engine::{
+    Drawing, Engine, Homes, Pass, Place, Precision, Region, Samples, Spec, Transition, Values,
+};
 use paceline_model::zoo;
 
 struct Counting;
@@ -30,11 +32,12 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_step_allocates_nothing() {
-    for threads in [1, 2] {
+    let precisions = [Precision::Fp32, Precision::Bf16];
+    for (threads, precision) in [1, 2].into_iter().flat_map(|threads| precisions.map(|p| (threads, p))) {
         for layout in [paceline_engine::Layout::Nhwc, paceline_engine::Layout::Nchw] {
             let graph = zoo::build("mobilenet_v2", Some((32, 32)), 10).unwrap();
             let engine = Cpu::new(CpuOptions { threads, simd: None }).unwrap();
-            let mut program = engine.compile(&graph, &Spec { layout, ..Spec::new(4) }).unwrap();
+            let mut program = engine.compile(&graph, &Spec { layout, precision, ..Spec::new(4) }).unwrap();
             let everything = 0..program.len(Values::Parameters);
             let (images, labels) = (vec![0.5; 4 * graph.input().len()], [0, 1, 2, 3]);
             let mut memory = vec![0.0; 4 * everything.end + 16];

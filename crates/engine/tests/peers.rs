@@ -1,10 +1,14 @@
 //! Each network of the zoo against an implementation that is not ours: Keras's own, timm's. The fixtures and the rule
 //! that weights and images follow are described in `peers/fixtures/README.md`.
 
+mod gpu;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Layout, Optimizer, Pass, Program, Samples, Spec, Values};
+use paceline_engine::cuda::{CudaOptions, Tuning};
+use paceline_engine::{Engine, Layout, Optimizer, Pass, Precision, Program, Samples, Spec, Values};
 use paceline_model::{Graph, ParamId, ParamKind, zoo};
 use serde::Deserialize;
 
@@ -121,34 +125,67 @@ fn read(program: &mut dyn Program, graph: &Graph, id: ParamId, gradient: bool) -
     values
 }
 
-fn agrees_with_its_peer(network: &str, layout: Layout) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../peers/fixtures/{network}.json"));
-    let fixture: Fixture = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    assert_eq!(fixture.network, network);
-    let [h, w, _] = fixture.input;
-    let graph = zoo::build(network, Some((h, w)), fixture.classes).unwrap();
-    let engine = Cpu::new(CpuOptions { threads: 2, simd: None }).unwrap();
-    let mut spec = Spec::new(fixture.batch);
-    spec.layout = layout;
-    spec.optimizer = Optimizer::Sgd { momentum: fixture.momentum, nesterov: false, weight_decay: 0.0 };
-    let mut program = engine.compile(&graph, &spec).unwrap();
+/// A fixture of `peers/fixtures`.
+fn fixture<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../peers/fixtures/{name}.json"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
 
-    let images = images(&fixture);
-    close("images", norm(&images), fixture.rule_check.images_norm, 1e-6 * fixture.rule_check.images_norm);
-    for (own, peer) in images.iter().zip(fixture.rule_check.images_first) {
-        close("first images", f64::from(*own), peer, 1e-7);
+/// A network and the case that its fixture describes.
+struct Case {
+    fixture: Fixture,
+    graph: Graph,
+}
+
+impl Case {
+    fn of(network: &str) -> Self {
+        let fixture: Fixture = fixture(network);
+        assert_eq!(fixture.network, network);
+        let [h, w, _] = fixture.input;
+        let graph = zoo::build(network, Some((h, w)), fixture.classes).unwrap();
+        Self { fixture, graph }
     }
-    let mut squares = 0.0;
-    for id in 0..graph.params.len() {
-        let values = weights(&graph, &fixture.rule, id);
-        program.write(Values::Param(ParamId(id)), &values).unwrap();
-        if graph.params[id].kind.trainable() {
-            squares += norm(&values).powi(2);
+
+    fn spec(&self, precision: Precision, layout: Layout) -> Spec {
+        let optimizer =
+            Optimizer::Sgd { momentum: self.fixture.momentum, nesterov: false, weight_decay: 0.0 };
+        Spec { layout, precision, optimizer, ..Spec::new(self.fixture.batch) }
+    }
+
+    /// A program with the rule's weights, fed with the rule's batch.
+    fn program(&self, engine: &dyn Engine, spec: &Spec) -> Box<dyn Program> {
+        let Self { fixture, graph } = self;
+        let mut program = engine.compile(graph, spec).unwrap();
+        let images = images(fixture);
+        close("images", norm(&images), fixture.rule_check.images_norm, 1e-6 * fixture.rule_check.images_norm);
+        for (own, peer) in images.iter().zip(fixture.rule_check.images_first) {
+            close("first images", f64::from(*own), peer, 1e-7);
         }
+        let mut squares = 0.0;
+        for id in 0..graph.params.len() {
+            let values = weights(graph, &fixture.rule, id);
+            program.write(Values::Param(ParamId(id)), &values).unwrap();
+            if graph.params[id].kind.trainable() {
+                squares += norm(&values).powi(2);
+            }
+        }
+        let expected = fixture.rule_check.weights_norm;
+        close("weights", squares.sqrt(), expected, 1e-6 * expected);
+        let labels: Vec<u32> = (0..fixture.batch).map(|n| ((3 * n + 1) % fixture.classes) as u32).collect();
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program
     }
-    close("weights", squares.sqrt(), fixture.rule_check.weights_norm, 1e-6 * fixture.rule_check.weights_norm);
-    let labels: Vec<u32> = (0..fixture.batch).map(|n| ((3 * n + 1) % fixture.classes) as u32).collect();
-    program.feed(Samples { images: &images, labels: &labels }).unwrap();
+}
+
+fn cpu() -> Cpu {
+    Cpu::new(CpuOptions { threads: 2, simd: None }).unwrap()
+}
+
+fn agrees_with_its_peer(network: &str, layout: Layout) {
+    let case = Case::of(network);
+    let spec = case.spec(Precision::Fp32, layout);
+    let mut program = case.program(&cpu(), &spec);
+    let Case { fixture, graph } = case;
 
     program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
     let loss = f64::from(program.finish().unwrap().loss);
@@ -198,6 +235,66 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
     close("output in evaluation", norm(&output), fixture.eval_output_norm, 1e-4 * fixture.eval_output_norm);
 }
 
+/// What less precision costs one pass: distances relative to more precision.
+#[derive(Debug, Deserialize)]
+struct Distances {
+    loss: f64,
+    output: f64,
+    gradients: f64,
+}
+
+#[derive(Deserialize)]
+struct Autocast {
+    networks: BTreeMap<String, Distances>,
+}
+
+/// The distance between two vectors, relative to the size of the second.
+fn distance(own: &[f32], other: &[f32]) -> f64 {
+    let apart: Vec<f32> = own.iter().zip(other).map(|(own, other)| own - other).collect();
+    norm(&apart) / norm(other)
+}
+
+/// bf16 must cost no more here than PyTorch's autocast costs PyTorch; on a GPU, too, where there is one. One loss may be near by luck, so
+/// it is held to the output's distance.
+fn is_as_close_as_autocast(network: &str) {
+    let peer = &fixture::<Autocast>("autocast").networks[network];
+    // Keras's batch norms give float32 under autocast, so that half as many values are rounded.
+    let gradients = if matches!(network, "resnet_v2_101" | "inception_v3") { FEW } else { MANY };
+    let case = Case::of(network);
+    let gpu = gpu::open(CudaOptions { tuning: Tuning::First, ..CudaOptions::default() });
+    let pass = |engine: &dyn Engine, precision, layout| {
+        let mut program = case.program(engine, &case.spec(precision, layout));
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+        let loss = program.finish().unwrap().loss;
+        (loss, program.to_vec(Values::Output).unwrap(), program.to_vec(Values::Gradients(0)).unwrap())
+    };
+    let exact = pass(&cpu(), Precision::Fp32, Layout::Nhwc);
+    let check = |engine: &dyn Engine, layout| {
+        let own = pass(engine, Precision::Bf16, layout);
+        let own = Distances {
+            loss: distance(&[own.0], &[exact.0]),
+            output: distance(&own.1, &exact.1),
+            gradients: distance(&own.2, &exact.2),
+        };
+        let words = format!("{network} {layout}: {own:?}, autocast: {peer:?}");
+        println!("{words}");
+        assert!(own.gradients < gradients * peer.gradients, "{words}");
+        assert!(own.output < FEW * peer.output && own.loss < FEW * peer.output, "{words}");
+        assert!(own.output > 1e-4 && own.gradients > 1e-4, "this is no bf16: {words}");
+    };
+    for layout in [Layout::Nhwc, Layout::Nchw] {
+        check(&cpu(), layout);
+        if let Some(gpu) = &gpu {
+            check(gpu, layout);
+        }
+    }
+}
+
+/// Distances are sums of rounding errors, which another order of sums changes. An output has few values, so one of them may make most of
+/// its distance.
+const MANY: f64 = 1.3;
+const FEW: f64 = 2.0;
+
 macro_rules! networks {
     ($($network:ident)*) => {
         $(mod $network {
@@ -211,6 +308,11 @@ macro_rules! networks {
             #[test]
             fn agrees_with_its_peer_in_nchw() {
                 agrees_with_its_peer(stringify!($network), Layout::Nchw);
+            }
+
+            #[test]
+            fn is_as_close_to_fp32_in_bf16_as_autocast() {
+                is_as_close_as_autocast(stringify!($network));
             }
         })*
     };

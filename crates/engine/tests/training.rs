@@ -5,13 +5,23 @@ use paceline_engine::{
     Drawing, Engine, EngineError, Homes, Layout, Optimizer, Pass, Place, Precision, Program, Region, Samples,
     Spec, Values, lay_out,
 };
-use paceline_model::{Builder, Conv2d, Dense, Graph, Init, NodeId, Op, ParamId, Shape, zoo};
+use paceline_model::{Builder, Conv2d, Dense, Graph, Init, NodeId, Op, ParamId, Shape, Window, zoo};
 use paceline_record::Nanos;
 
 const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
 
 fn engine(threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, simd: None }).unwrap()
+}
+
+/// Precisions and instruction sets of this machine.
+fn ways() -> Vec<(Precision, Simd)> {
+    let mut all = Vec::new();
+    for precision in [Precision::Fp32, Precision::Bf16] {
+        let sets = Simd::ALL.into_iter().filter(|simd| simd.computes(precision) && simd.available());
+        all.extend(sets.map(|simd| (precision, simd)));
+    }
+    all
 }
 
 /// Numbers in \[-1, 1) as a function of a seed.
@@ -67,13 +77,13 @@ fn train(graph: &Graph, spec: &Spec, cpu: &Cpu, steps: u64) -> (Vec<Vec<f32>>, f
 #[test]
 fn recorded_numerics_give_the_same_bits_again() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 4).unwrap();
-    let spec = Spec::new(8);
-    for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable].into_iter().filter(|simd| simd.available()) {
+    for (precision, simd) in ways() {
+        let spec = Spec { precision, ..Spec::new(8) };
         let cpu = Cpu::new(CpuOptions { threads: 2, simd: Some(simd) }).unwrap();
         let numerics = cpu.compile(&graph, &spec).unwrap().numerics();
         assert_eq!(numerics.instruction_set.as_deref(), Some(simd.to_string().as_str()));
         let again = Cpu::new(CpuOptions { threads: 1, simd: numerics.simd().unwrap() }).unwrap();
-        assert!(train(&graph, &spec, &cpu, 3) == train(&graph, &spec, &again, 3), "{simd}");
+        assert!(train(&graph, &spec, &cpu, 3) == train(&graph, &spec, &again, 3), "{precision} {simd}");
     }
 }
 
@@ -90,6 +100,13 @@ fn the_same_seed_gives_the_same_bits_at_any_thread_count() {
             for threads in [1, 2, 3, 7] {
                 let again = train(graph, &spec, &engine(threads), 3);
                 assert!(one == again, "{} {layout}, {threads} threads", graph.name);
+            }
+            let rough = Spec { precision: Precision::Bf16, ..spec };
+            let bf16 = train(graph, &rough, &engine(1), 3);
+            assert!(bf16 != one, "bf16 is not fp32");
+            for threads in [2, 7] {
+                let again = train(graph, &rough, &engine(threads), 3);
+                assert!(bf16 == again, "{} {layout} bf16, {threads} threads", graph.name);
             }
             spec.seed = 1;
             assert!(one != train(graph, &spec, &engine(1), 3), "another seed is another run");
@@ -116,10 +133,57 @@ fn instruction_sets_agree_on_the_weights_after_a_step() {
     }
 }
 
+/// The distance between two vectors, relative to the size of the second.
+fn distance(own: &[f32], other: &[f32]) -> f64 {
+    let square = |f: &dyn Fn(usize) -> f64| (0..own.len()).map(|i| f(i).powi(2)).sum::<f64>().sqrt();
+    square(&|i| f64::from(own[i] - other[i])) / square(&|i| f64::from(other[i]))
+}
+
+#[test]
+fn a_step_in_bf16_is_close_to_one_in_fp32_on_every_instruction_set() {
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let (images, labels) = stripes(graph.input(), 10, 32, 3);
+    let gradients = |precision, simd, layout| {
+        let cpu = Cpu::new(CpuOptions { threads: 1, simd: Some(simd) }).unwrap();
+        let mut program = cpu.compile(&graph, &Spec { precision, layout, ..Spec::new(32) }).unwrap();
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+        (program.to_vec(Values::Gradients(0)).unwrap(), program.to_vec(Values::Output).unwrap())
+    };
+    let exact = gradients(Precision::Fp32, Simd::Portable, Layout::Nhwc);
+    for (precision, simd) in ways().into_iter().filter(|way| way.0 == Precision::Bf16) {
+        for layout in [Layout::Nhwc, Layout::Nchw] {
+            let own = gradients(precision, simd, layout);
+            let off = [distance(&own.0, &exact.0), distance(&own.1, &exact.1)];
+            assert!(off[0] < 5e-2 && off[1] < 2e-2, "{simd} {layout}: {off:?}");
+            assert!(off[0] > 1e-4 && off[1] > 1e-4, "{simd} {layout} is no bf16: {off:?}");
+        }
+    }
+}
+
+#[test]
+fn activations_in_bf16_take_little_more_than_half() {
+    for (name, side, batch) in
+        [("resnet50", 32, 64), ("mobilenet_v2", 32, 64), ("vgg_19", 32, 64), ("resnet50", 224, 8)]
+    {
+        let graph = zoo::build(name, Some((side, side)), 10).unwrap();
+        let arena =
+            |precision| engine(1).plan(&graph, &Spec { precision, ..Spec::new(batch) }).unwrap().arena;
+        let part = arena(Precision::Bf16) as f64 / arena(Precision::Fp32) as f64;
+        assert!(part <= 0.55, "{name} at {side}: {part:.3}");
+    }
+}
+
 #[test]
 fn a_small_network_finds_the_planted_classes() {
+    for precision in [Precision::Fp32, Precision::Bf16] {
+        finds_the_planted_classes(precision);
+    }
+}
+
+fn finds_the_planted_classes(precision: Precision) {
     let graph = zoo::small_cnn(Shape::new(16, 16, 3), 8).unwrap();
-    let spec = Spec::new(32);
+    let spec = Spec { precision, ..Spec::new(32) };
     let mut program = engine(2).compile(&graph, &spec).unwrap();
     let everything = 0..program.len(Values::Parameters);
     for step in 0..300 {
@@ -144,20 +208,22 @@ fn every_network_of_the_zoo_lowers_its_loss_on_a_repeated_batch() {
     for name in zoo::NAMES {
         let side = if name.starts_with("inception") { 75 } else { 32 };
         let graph = zoo::build(name, Some((side, side)), 10).unwrap();
-        let mut program = engine(2).compile(&graph, &Spec::new(4)).unwrap();
-        let everything = 0..program.len(Values::Parameters);
-        let (images, labels) = stripes(graph.input(), 10, 4, 3);
-        program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        let mut losses = Vec::new();
-        // Without batch norm the first steps need a higher rate.
-        let rate = if name == "vgg_19" { 0.02 } else { 0.005 };
-        for _ in 0..8 {
-            program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
-            program.apply(rate, everything.clone()).unwrap();
-            losses.push(program.finish().unwrap().loss);
+        for precision in [Precision::Fp32, Precision::Bf16] {
+            let mut program = engine(2).compile(&graph, &Spec { precision, ..Spec::new(4) }).unwrap();
+            let everything = 0..program.len(Values::Parameters);
+            let (images, labels) = stripes(graph.input(), 10, 4, 3);
+            program.feed(Samples { images: &images, labels: &labels }).unwrap();
+            let mut losses = Vec::new();
+            // Without batch norm the first steps need a higher rate.
+            let rate = if name == "vgg_19" { 0.02 } else { 0.005 };
+            for _ in 0..8 {
+                program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+                program.apply(rate, everything.clone()).unwrap();
+                losses.push(program.finish().unwrap().loss);
+            }
+            assert!(losses.iter().all(|loss| loss.is_finite()), "{name} {precision}: {losses:?}");
+            assert!(losses[7] < 0.9 * losses[0], "{name} {precision}: {losses:?}");
         }
-        assert!(losses.iter().all(|loss| loss.is_finite()), "{name}: {losses:?}");
-        assert!(losses[7] < 0.9 * losses[0], "{name}: {losses:?}");
     }
 }
 
@@ -347,7 +413,26 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let refusal = |spec: Spec| engine(1).plan(&graph, &spec).unwrap_err().to_string();
     assert!(refusal(Spec::new(0)).contains("--batch"));
-    assert!(refusal(Spec { precision: Precision::Bf16, ..Spec::new(1) }).contains("fp32"));
+    assert!(refusal(Spec { precision: Precision::Tf32, ..Spec::new(1) }).contains("fp32 or bf16"));
+    for simd in [Simd::Amx, Simd::Avx512Bf16] {
+        let error = match Cpu::new(CpuOptions { threads: 1, simd: Some(simd) }) {
+            Ok(cpu) => cpu.plan(&graph, &Spec::new(1)).expect_err("it is for bf16"),
+            Err(error) => error,
+        };
+        let words = error.to_string();
+        assert!(
+            words.contains("--precision bf16") || words.contains(&format!("cannot run {simd}")),
+            "{words}"
+        );
+    }
+    let (mut b, x) = Builder::new("wide", Shape::new(40, 40, 3), 2).unwrap();
+    let x = b.max_pool("wide", x, Window::k(17, 17).stride(2)).unwrap();
+    let x = b.conv("c", x, Conv2d::k(1, 1).out(2)).unwrap();
+    let x = b.global_avg_pool("mean", x);
+    let wide = b.softmax_cross_entropy("loss", x).unwrap();
+    let error = engine(1).plan(&wide, &Spec { precision: Precision::Bf16, ..Spec::new(1) }).unwrap_err();
+    assert!(error.to_string().contains("more than 256 values"), "{error}");
+    assert!(engine(1).plan(&wide, &Spec::new(1)).is_ok());
     let large = zoo::build("resnet50", Some((224, 224)), 10).unwrap();
     match engine(1).plan(&large, &Spec::new(1 << 20)) {
         Err(EngineError::TooLarge { needed_mb, available_mb, .. }) => assert!(needed_mb > available_mb),
@@ -486,15 +571,15 @@ fn a_program_works_in_memory_that_it_was_given() {
 
 #[test]
 fn nan_is_not_hidden() {
-    for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable].into_iter().filter(|simd| simd.available()) {
+    for (precision, simd) in ways() {
         for layout in [Layout::Nhwc, Layout::Nchw] {
             let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
             let cpu = Cpu::new(CpuOptions { threads: 1, simd: Some(simd) }).unwrap();
-            let mut program = cpu.compile(&graph, &Spec { layout, ..Spec::new(4) }).unwrap();
+            let mut program = cpu.compile(&graph, &Spec { layout, precision, ..Spec::new(4) }).unwrap();
             let images = vec![f32::NAN; 4 * graph.input().len()];
             program.feed(Samples { images: &images, labels: &[0, 1, 2, 3] }).unwrap();
             program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
-            assert!(program.finish().unwrap().loss.is_nan(), "{simd} {layout}");
+            assert!(program.finish().unwrap().loss.is_nan(), "{precision} {simd} {layout}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use paceline_model::ParamId;
 
 use super::columns::Columns;
+use super::element::Element;
 use super::flat::{ChannelSums, Dropout, Flat, Maps, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
 use super::loss::{self, Gradient, Score};
@@ -13,6 +14,7 @@ use super::norm::{Kept, Norm, NormBackward, NormParams, Running};
 use super::pool::Pool;
 use super::product::{Gather, Operands};
 use super::simd::Simd;
+use super::tiles::{TileProduct, TileSum};
 use super::weights::{WeightOperands, WeightSum};
 use super::windows::{DepthwiseOperands, DepthwiseSum, Gathering, Slide};
 use crate::Pass;
@@ -25,6 +27,8 @@ pub(crate) enum Product {
     Rows(Gather),
     /// Pixels are columns.
     Columns(Columns),
+    /// Of bf16 values, in either layout.
+    Tiles(TileProduct),
 }
 
 impl Product {
@@ -33,6 +37,25 @@ impl Product {
         match self {
             Self::Rows(plan) => plan.workspace(threads),
             Self::Columns(plan) => plan.workspace(threads),
+            Self::Tiles(plan) => plan.workspace(threads),
+        }
+    }
+}
+
+/// A gradient of weights.
+pub(crate) enum Sum {
+    /// Of fp32 values.
+    Registers(WeightSum),
+    /// Of bf16 values.
+    Tiles(TileSum),
+}
+
+impl Sum {
+    /// Values of workspace that a run needs.
+    pub fn workspace(&self, threads: usize) -> usize {
+        match self {
+            Self::Registers(plan) => plan.workspace(),
+            Self::Tiles(plan) => plan.workspace(threads),
         }
     }
 }
@@ -59,7 +82,7 @@ pub(crate) enum Action {
         workspace: Buffer,
     },
     WeightSum {
-        plan: WeightSum,
+        plan: Sum,
         input: Buffer,
         output_grad: Buffer,
         kernel: ParamId,
@@ -183,8 +206,10 @@ pub(crate) enum Phase {
 pub(crate) struct Machine {
     pub pool: Arc<Pool>,
     pub simd: Simd,
-    /// Views of the plan's buffers.
+    /// Views of the plan's buffers, as fp32.
     pub buffers: Vec<View>,
+    /// Values of each, in their own format.
+    pub counts: Vec<usize>,
     /// Views of all parameters, by id.
     pub params: Vec<View>,
     /// Views of the gradients, by id; empty views where a parameter is not trained.
@@ -203,7 +228,13 @@ impl Machine {
         if self.pass.index == 0 { Mode::Write } else { Mode::Add }
     }
 
-    fn at(&self, buffer: Buffer) -> View {
+    /// Activations or gradients of them.
+    pub fn at<E: Element>(&self, buffer: Buffer) -> View<E> {
+        self.buffers[buffer.0].of().part(0, self.counts[buffer.0])
+    }
+
+    /// Statistics and workspaces.
+    fn floats(&self, buffer: Buffer) -> View {
         self.buffers[buffer.0]
     }
 
@@ -224,46 +255,59 @@ impl Machine {
         }
     }
 
-    /// Runs one instruction.
-    pub fn run(&mut self, action: &Action, phase: Phase) {
+    /// Runs one instruction of a program whose activations are stored so.
+    pub fn run<E: Element>(&mut self, action: &Action, phase: Phase) {
         let pool = &*self.pool;
         match action {
             Action::Product { plan, source, kernel, bias, dest, mode, workspace } => {
-                let operands = Operands {
-                    source: self.at(*source),
-                    weights: self.param(*kernel),
-                    bias: bias.map(|id| self.param(id)),
-                    dest: self.at(*dest),
-                    mode: *mode,
-                    workspace: self.at(*workspace),
-                };
+                let (weights, bias) = (self.param(*kernel), bias.map(|id| self.param(id)));
+                let (mode, workspace) = (*mode, self.floats(*workspace));
                 match plan {
-                    Product::Rows(plan) => plan.run(pool, &operands),
-                    Product::Columns(plan) => plan.run(pool, &operands),
+                    Product::Rows(plan) => {
+                        let (source, dest) = (self.at(*source), self.at(*dest));
+                        plan.run(pool, &Operands { source, weights, bias, dest, mode, workspace });
+                    }
+                    Product::Columns(plan) => {
+                        let (source, dest) = (self.at(*source), self.at(*dest));
+                        plan.run(pool, &Operands { source, weights, bias, dest, mode, workspace });
+                    }
+                    Product::Tiles(plan) => {
+                        let (source, dest) = (self.at(*source), self.at(*dest));
+                        plan.run(pool, &Operands { source, weights, bias, dest, mode, workspace });
+                    }
                 }
             }
             Action::WeightSum { plan, input, output_grad, kernel, bias, workspace } => {
-                let operands = WeightOperands {
-                    input: self.at(*input),
-                    output_grad: self.at(*output_grad),
-                    weight_grad: self.grad(*kernel),
-                    bias_grad: bias.map(|id| self.grad(id)),
-                    mode: self.grad_mode(),
-                    workspace: self.at(*workspace),
-                };
-                plan.run(pool, &operands);
+                let (weight_grad, bias_grad) = (self.grad(*kernel), bias.map(|id| self.grad(id)));
+                let (mode, workspace) = (self.grad_mode(), self.floats(*workspace));
+                match plan {
+                    Sum::Registers(plan) => {
+                        let (input, output_grad) = (self.at(*input), self.at(*output_grad));
+                        plan.run(
+                            pool,
+                            &WeightOperands { input, output_grad, weight_grad, bias_grad, mode, workspace },
+                        );
+                    }
+                    Sum::Tiles(plan) => {
+                        let (input, output_grad) = (self.at(*input), self.at(*output_grad));
+                        plan.run(
+                            pool,
+                            &WeightOperands { input, output_grad, weight_grad, bias_grad, mode, workspace },
+                        );
+                    }
+                }
             }
             Action::ChannelSums { maps, grad, bias, workspace } => {
                 let sums = ChannelSums {
-                    map: self.at(*grad),
+                    map: self.at::<E>(*grad),
                     sums: self.grad(*bias),
                     mode: self.grad_mode(),
-                    workspace: self.at(*workspace),
+                    workspace: self.floats(*workspace),
                 };
                 maps.channel_sums(pool, &sums);
             }
             Action::Slide { plan, kind, source, dest, mode } => {
-                let gathering = match *kind {
+                let gathering: Gathering<E> = match *kind {
                     SlideKind::Weighted { kernel, bias } => Gathering::Weighted {
                         weights: self.param(kernel),
                         bias: bias.map(|id| self.param(id)),
@@ -277,22 +321,22 @@ impl Machine {
             }
             Action::DepthwiseSum { plan, input, output_grad, kernel, bias, workspace } => {
                 let operands = DepthwiseOperands {
-                    input: self.at(*input),
+                    input: self.at::<E>(*input),
                     output_grad: self.at(*output_grad),
                     weight_grad: self.grad(*kernel),
                     bias_grad: bias.map(|id| self.grad(id)),
                     mode: self.grad_mode(),
-                    workspace: self.at(*workspace),
+                    workspace: self.floats(*workspace),
                 };
                 plan.run(pool, &operands);
             }
             Action::Norm { norm, layer, input, residual, output, kept, workspace } => {
-                let kept = Kept::new(self.at(*kept), norm.channels);
+                let kept = Kept::new(self.floats(*kept), norm.channels);
                 let params = self.norm_params(layer);
-                let input = self.at(*input);
+                let input = self.at::<E>(*input);
                 match phase {
                     Phase::Training => {
-                        let workspace = self.at(*workspace);
+                        let workspace = self.floats(*workspace);
                         let momentum = self.pass.keep(layer.momentum);
                         let running = Running { momentum, correction: layer.correction };
                         norm.measure(pool, input, &params, running, &kept, workspace);
@@ -314,7 +358,7 @@ impl Machine {
                 workspace,
             } => {
                 let operands = NormBackward {
-                    input: self.at(*input),
+                    input: self.at::<E>(*input),
                     output: output.map(|buffer| self.at(buffer)),
                     output_grad: self.at(*output_grad),
                     input_grad: self.at(*input_grad),
@@ -323,41 +367,41 @@ impl Machine {
                     beta_grad: layer.beta.map(|id| self.grad(id)),
                     param_mode: self.grad_mode(),
                 };
-                let kept = Kept::new(self.at(*kept), norm.channels);
-                norm.backward(pool, &operands, &kept, self.at(*workspace));
+                let kept = Kept::new(self.floats(*kept), norm.channels);
+                norm.backward(pool, &operands, &kept, self.floats(*workspace));
             }
             Action::Flat { sweep, a, b, out } => {
-                Flat { sweep: *sweep, a: self.at(*a), b: self.at(*b), out: self.at(*out) }
+                Flat { sweep: *sweep, a: self.at::<E>(*a), b: self.at(*b), out: self.at(*out) }
                     .run(pool, self.simd)
             }
             Action::Stretches { plan, from, from_offset, to, to_offset, mode } => {
-                let cut = |view: View, offset: usize| view.part(offset, view.len() - offset);
+                let cut = |view: View<E>, offset: usize| view.part(offset, view.len() - offset);
                 let from = cut(self.at(*from), *from_offset);
                 plan.run(pool, from, cut(self.at(*to), *to_offset), *mode);
             }
-            Action::Pad { plan, from, to } => plan.forward(pool, self.at(*from), self.at(*to)),
+            Action::Pad { plan, from, to } => plan.forward(pool, self.at::<E>(*from), self.at(*to)),
             Action::Crop { plan, from, to, mode } => {
-                plan.backward(pool, self.at(*from), self.at(*to), *mode);
+                plan.backward(pool, self.at::<E>(*from), self.at(*to), *mode);
             }
-            Action::Mean { maps, map, vector } => maps.mean(pool, self.at(*map), self.at(*vector)),
+            Action::Mean { maps, map, vector } => maps.mean(pool, self.at::<E>(*map), self.at(*vector)),
             Action::Spread { maps, vector, map, mode } => {
-                maps.spread(pool, self.at(*vector), self.at(*map), *mode);
+                maps.spread(pool, self.at::<E>(*vector), self.at(*map), *mode);
             }
             Action::Flatten { maps, map, vector } => {
-                maps.flatten(pool, self.at(*map), self.at(*vector));
+                maps.flatten(pool, self.at::<E>(*map), self.at(*vector));
             }
             Action::Unflatten { maps, vector, map, mode } => {
-                maps.unflatten(pool, self.at(*vector), self.at(*map), *mode);
+                maps.unflatten(pool, self.at::<E>(*vector), self.at(*map), *mode);
             }
             Action::Dropout { plan, from, to } => match phase {
-                Phase::Training => plan.run(pool, self.pass.stream, self.at(*from), self.at(*to)),
+                Phase::Training => plan.run(pool, self.pass.stream, self.at::<E>(*from), self.at(*to)),
                 Phase::Evaluation => {
-                    Flat { sweep: Sweep::Copy, a: self.at(*from), b: self.at(*from), out: self.at(*to) }
+                    Flat { sweep: Sweep::Copy, a: self.at::<E>(*from), b: self.at(*from), out: self.at(*to) }
                         .run(pool, self.simd)
                 }
             },
             Action::CrossEntropy { logits, grad, smoothing } => {
-                let (logits, grad) = (self.at(*logits), self.at(*grad));
+                let (logits, grad) = (self.at::<E>(*logits), self.at(*grad));
                 self.score = match phase {
                     Phase::Training => {
                         let targets = loss::Targets { labels: &self.labels, smoothing: *smoothing };
@@ -373,16 +417,16 @@ impl Machine {
             }
             Action::SquaredError { output, target, grad, workspace } => {
                 let count = match phase {
-                    Phase::Training => self.at(*output).len(),
-                    Phase::Evaluation => self.at(*output).len() / self.labels.len() * self.live,
+                    Phase::Training => self.at::<E>(*output).len(),
+                    Phase::Evaluation => self.at::<E>(*output).len() / self.labels.len() * self.live,
                 };
-                let counted = |buffer: &Buffer| self.at(*buffer).part(0, count);
+                let counted = |buffer: &Buffer| self.at::<E>(*buffer).part(0, count);
                 self.score = loss::mean_squared_error(
                     pool,
                     counted(output),
                     counted(target),
                     Gradient { values: counted(grad), passes: self.pass.count },
-                    self.at(*workspace),
+                    self.floats(*workspace),
                 );
             }
         }

@@ -10,7 +10,6 @@ use super::compile::{Lowering, Step};
 use super::flat::{Dropout, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
 use super::product::Direction;
-use super::weights::WeightSum;
 use super::windows::{DepthwiseSum, Slide};
 use crate::outline::{Bounds, Kind, Unit};
 use crate::plan::Buffer;
@@ -47,8 +46,13 @@ impl Reverse<'_, '_> {
         self.lowering.outline.wanted[x.0]
     }
 
-    fn new_buffer(&mut self, len: usize) -> Buffer {
-        self.lowering.buffers.take(len)
+    /// A new buffer for gradients of activations.
+    fn new_grads(&mut self, count: usize) -> Buffer {
+        self.lowering.take_values(count)
+    }
+
+    fn new_workspace(&mut self, len: usize) -> Buffer {
+        self.lowering.take_floats(len)
     }
 
     /// The gradient of a unit's output, which only this unit uses from now on.
@@ -68,7 +72,7 @@ impl Reverse<'_, '_> {
     }
 
     fn copy(&mut self, buffer: Buffer) -> Buffer {
-        let out = self.new_buffer(self.lowering.buffers.len(buffer));
+        let out = self.new_grads(self.lowering.counts[buffer.0]);
         self.push(Action::Flat { sweep: Sweep::Copy, a: buffer, b: buffer, out });
         out
     }
@@ -79,7 +83,7 @@ impl Reverse<'_, '_> {
             return None;
         }
         let (buffer, mode) = match self.grads[x.0].take() {
-            None => (self.new_buffer(self.lowering.count(x)), Mode::Write),
+            None => (self.new_grads(self.lowering.count(x)), Mode::Write),
             Some(buffer) => {
                 self.lowering.buffers.touch(buffer, 0);
                 let taken = self.shared(buffer) || self.reading == Some(buffer);
@@ -115,21 +119,21 @@ impl Reverse<'_, '_> {
                 let (x, kernel, transposed) = (product.x, product.kernel, product.transposed);
                 let value = self.lowering.buffers.value(x);
                 let conv = self.lowering.conv(product);
-                let plan = WeightSum::new(conv, self.lowering.product_layout(conv), simd);
-                let workspace = self.new_buffer(plan.workspace());
+                let plan = self.lowering.weight_sum(conv);
+                let workspace = self.new_workspace(plan.workspace(self.lowering.threads));
                 // A transposed convolution's own output is the input of the convolution that it undoes.
                 let (input, output_grad) = if transposed { (grad, value) } else { (value, grad) };
                 let bias = product.bias.filter(|_| !transposed);
                 self.push(Action::WeightSum { plan, input, output_grad, kernel, bias, workspace });
                 if let Some(bias) = product.bias.filter(|_| transposed) {
                     let maps = self.lowering.maps(y);
-                    let workspace = self.new_buffer(batch * maps.shape.c);
+                    let workspace = self.new_workspace(batch * maps.shape.c);
                     self.push(Action::ChannelSums { maps, grad, bias, workspace });
                 }
                 if let Some((dest, mode)) = self.target(x) {
                     let direction = if transposed { Direction::Forward } else { Direction::Backward };
                     let plan: Product = self.lowering.product(conv, direction);
-                    let workspace = self.new_buffer(plan.workspace(self.lowering.threads));
+                    let workspace = self.new_workspace(plan.workspace(self.lowering.threads));
                     let source = grad;
                     self.push(Action::Product { plan, source, kernel, bias: None, dest, mode, workspace });
                 }
@@ -137,7 +141,7 @@ impl Reverse<'_, '_> {
             Kind::Depthwise { x, window, kernel, bias } => {
                 let grad = self.take(y);
                 let plan = DepthwiseSum::new(window, batch, layout, simd);
-                let workspace = self.new_buffer(plan.workspace());
+                let workspace = self.new_workspace(plan.workspace());
                 let input = self.lowering.buffers.value(x);
                 self.push(Action::DepthwiseSum { plan, input, output_grad: grad, kernel, bias, workspace });
                 let kind = SlideKind::Weighted { kernel, bias: None };
@@ -152,7 +156,7 @@ impl Reverse<'_, '_> {
                 let hidden = layer.residual.is_some() && norm.bounds != Bounds::NONE;
                 let output = hidden.then(|| self.lowering.buffers.value(y));
                 let output_grad = if hidden { self.own(grad) } else { grad };
-                let workspace = self.new_buffer(norm.workspace());
+                let workspace = self.new_workspace(norm.workspace());
                 let in_place = layer.residual.is_none()
                     && self.wants(x)
                     && self.grads[x.0].is_none()
@@ -163,7 +167,7 @@ impl Reverse<'_, '_> {
                 } else {
                     match self.target(x) {
                         Some(target) => target,
-                        None => (self.new_buffer(self.lowering.count(x)), Mode::Write),
+                        None => (self.new_grads(self.lowering.count(x)), Mode::Write),
                     }
                 };
                 self.push(Action::NormBackward {

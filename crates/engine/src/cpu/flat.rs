@@ -1,19 +1,20 @@
-//! Layers without weights or windows, and the updates: passes over flat memory.
+//! Layers without weights or windows: passes over flat memory.
 
 use paceline_model::{Border, Shape};
 
+use super::element::Element;
 use super::kernels::tile::Mode;
 use super::memory::View;
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector, each_vector};
 use crate::outline::Bounds;
-use crate::{Layout, Optimizer, random};
+use crate::{Layout, random};
 
 /// Values per task.
 const CHUNK: usize = 64 * 1024;
 
 /// Cuts `len` values into chunks and runs `task(offset, len)` on all threads.
-fn chunks(pool: &Pool, len: usize, task: impl Fn(usize, usize) + Sync) {
+pub(super) fn chunks(pool: &Pool, len: usize, task: impl Fn(usize, usize) + Sync) {
     pool.each(len.div_ceil(CHUNK), |chunk, _| {
         let offset = chunk * CHUNK;
         task(offset, CHUNK.min(len - offset));
@@ -37,14 +38,14 @@ pub(crate) enum Sweep {
 
 /// Operands of a sweep; `b` is read only where the sweep names it.
 #[derive(Clone, Copy)]
-pub(crate) struct Flat {
+pub(crate) struct Flat<E> {
     pub sweep: Sweep,
-    pub a: View,
-    pub b: View,
-    pub out: View,
+    pub a: View<E>,
+    pub b: View<E>,
+    pub out: View<E>,
 }
 
-impl Flat {
+impl<E: Element> Flat<E> {
     /// Runs the sweep over `a`'s length; `out` may be `a` or `b`.
     pub fn run(self, pool: &Pool, simd: Simd) {
         chunks(pool, self.a.len(), |offset, len| {
@@ -60,7 +61,7 @@ impl Flat {
     }
 }
 
-impl Kernel for Flat {
+impl<E: Element> Kernel for Flat<E> {
     type Output = ();
 
     #[inline(always)]
@@ -144,7 +145,7 @@ impl Stretches {
         Self { from_stride: self.to_stride, to_stride: self.from_stride, ..self }
     }
 
-    pub fn run(self, pool: &Pool, from: View, to: View, mode: Mode) {
+    pub fn run<E: Element>(self, pool: &Pool, from: View<E>, to: View<E>, mode: Mode) {
         let rows = (CHUNK / self.len.max(1)).max(1);
         pool.each(self.count.div_ceil(rows), |chunk, _| {
             for row in chunk * rows..((chunk + 1) * rows).min(self.count) {
@@ -157,7 +158,7 @@ impl Stretches {
                 };
                 match mode {
                     Mode::Write => to.copy_from_slice(from),
-                    Mode::Add => to.iter_mut().zip(from).for_each(|(to, from)| *to += from),
+                    Mode::Add => to.iter_mut().zip(from).for_each(|(to, from)| to.add(from.widen())),
                 }
             }
         });
@@ -192,12 +193,12 @@ impl Padding {
     }
 
     /// Zeros, then the map.
-    pub fn forward(&self, pool: &Pool, from: View, to: View) {
+    pub fn forward<E: Element>(&self, pool: &Pool, from: View<E>, to: View<E>) {
         let len = self.outer.len();
         pool.each(self.batch, |sample, _| {
             // SAFETY: each sample is one task's.
             unsafe {
-                to.part(sample * len, len).write().fill(0.0);
+                to.part(sample * len, len).write().fill(E::default());
                 self.rows(sample, |inner, outer, len| {
                     let row = to.part(outer, len).write();
                     row.copy_from_slice(from.part(inner, len).read());
@@ -207,14 +208,14 @@ impl Padding {
     }
 
     /// The map's own part of the gradient.
-    pub fn backward(&self, pool: &Pool, from: View, to: View, mode: Mode) {
+    pub fn backward<E: Element>(&self, pool: &Pool, from: View<E>, to: View<E>, mode: Mode) {
         pool.each(self.batch, |sample, _| {
             self.rows(sample, |inner, outer, len| {
                 // SAFETY: each sample is one task's.
                 let (to, from) = unsafe { (to.part(inner, len).write(), from.part(outer, len).read()) };
                 match mode {
                     Mode::Write => to.copy_from_slice(from),
-                    Mode::Add => to.iter_mut().zip(from).for_each(|(to, from)| *to += from),
+                    Mode::Add => to.iter_mut().zip(from).for_each(|(to, from)| to.add(from.widen())),
                 }
             });
         });
@@ -223,8 +224,8 @@ impl Padding {
 
 /// Operands of [`Maps::channel_sums`].
 #[derive(Clone, Copy)]
-pub(crate) struct ChannelSums {
-    pub map: View,
+pub(crate) struct ChannelSums<E> {
+    pub map: View<E>,
     pub sums: View,
     pub mode: Mode,
     /// One row of channels for each sample.
@@ -248,12 +249,12 @@ impl Maps {
         }
     }
 
-    fn each(
+    fn each<E: Element, F: Element>(
         &self,
         pool: &Pool,
-        map: View,
-        vector: View,
-        task: impl Fn(&Self, &mut [f32], &mut [f32]) + Sync,
+        map: View<E>,
+        vector: View<F>,
+        task: impl Fn(&Self, &mut [E], &mut [F]) + Sync,
     ) {
         let (map_len, vector_len) = (self.shape.len(), vector.len() / self.batch);
         pool.each(self.batch, |sample, _| {
@@ -269,20 +270,29 @@ impl Maps {
     }
 
     /// vector = mean of the map.
-    pub fn mean(&self, pool: &Pool, map: View, vector: View) {
+    pub fn mean<E: Element>(&self, pool: &Pool, map: View<E>, vector: View<E>) {
         self.each(pool, map, vector, |maps, map, vector| {
             let pixels = maps.shape.pixels();
             match maps.layout {
                 Layout::Nhwc => {
-                    vector.fill(0.0);
-                    for pixel in map.chunks_exact(maps.shape.c) {
-                        vector.iter_mut().zip(pixel).for_each(|(sum, value)| *sum += value);
+                    // A few sums at a time, so that they stay in fp32 until the last pixel.
+                    const WIDTH: usize = 64;
+                    for (block, means) in vector.chunks_mut(WIDTH).enumerate() {
+                        let mut sums = [0.0f32; WIDTH];
+                        for pixel in map.chunks_exact(maps.shape.c) {
+                            let values = &pixel[block * WIDTH..][..means.len()];
+                            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.widen());
+                        }
+                        means
+                            .iter_mut()
+                            .zip(sums)
+                            .for_each(|(mean, sum)| *mean = E::round(sum / pixels as f32));
                     }
-                    vector.iter_mut().for_each(|sum| *sum /= pixels as f32);
                 }
                 Layout::Nchw => {
                     for (mean, plane) in vector.iter_mut().zip(map.chunks_exact(pixels)) {
-                        *mean = plane.iter().sum::<f32>() / pixels as f32;
+                        let sum: f32 = plane.iter().map(|value| value.widen()).sum();
+                        *mean = E::round(sum / pixels as f32);
                     }
                 }
             }
@@ -290,14 +300,14 @@ impl Maps {
     }
 
     /// Sum of each channel over samples and pixels.
-    pub fn channel_sums(&self, pool: &Pool, operands: &ChannelSums) {
+    pub fn channel_sums<E: Element>(&self, pool: &Pool, operands: &ChannelSums<E>) {
         let ChannelSums { map, sums, mode, workspace } = *operands;
         let channels = self.shape.c;
         self.each(pool, map, workspace.part(0, self.batch * channels), |maps, map, row| {
             row.fill(0.0);
             for pixel in 0..maps.shape.pixels() {
                 for (channel, sum) in row.iter_mut().enumerate() {
-                    *sum += map[maps.at(pixel, channel)];
+                    *sum += map[maps.at(pixel, channel)].widen();
                 }
             }
         });
@@ -312,16 +322,16 @@ impl Maps {
     }
 
     /// map = vector / pixels, everywhere.
-    pub fn spread(&self, pool: &Pool, vector: View, map: View, mode: Mode) {
+    pub fn spread<E: Element>(&self, pool: &Pool, vector: View<E>, map: View<E>, mode: Mode) {
         self.each(pool, map, vector, |maps, map, vector| {
             let pixels = maps.shape.pixels();
             for pixel in 0..pixels {
                 for (channel, value) in vector.iter().enumerate() {
-                    let value = value / pixels as f32;
+                    let value = value.widen() / pixels as f32;
                     let target = &mut map[maps.at(pixel, channel)];
                     match mode {
-                        Mode::Write => *target = value,
-                        Mode::Add => *target += value,
+                        Mode::Write => *target = E::round(value),
+                        Mode::Add => target.add(value),
                     }
                 }
             }
@@ -329,7 +339,7 @@ impl Maps {
     }
 
     /// vector = the map in the order height, width, channel.
-    pub fn flatten(&self, pool: &Pool, map: View, vector: View) {
+    pub fn flatten<E: Element>(&self, pool: &Pool, map: View<E>, vector: View<E>) {
         self.each(pool, map, vector, |maps, map, vector| {
             for pixel in 0..maps.shape.pixels() {
                 for channel in 0..maps.shape.c {
@@ -340,7 +350,7 @@ impl Maps {
     }
 
     /// map = vector, the reverse of [`Maps::flatten`].
-    pub fn unflatten(&self, pool: &Pool, vector: View, map: View, mode: Mode) {
+    pub fn unflatten<E: Element>(&self, pool: &Pool, vector: View<E>, map: View<E>, mode: Mode) {
         self.each(pool, map, vector, |maps, map, vector| {
             for pixel in 0..maps.shape.pixels() {
                 for channel in 0..maps.shape.c {
@@ -348,7 +358,7 @@ impl Maps {
                     let target = &mut map[maps.at(pixel, channel)];
                     match mode {
                         Mode::Write => *target = value,
-                        Mode::Add => *target += value,
+                        Mode::Add => target.add(value.widen()),
                     }
                 }
             }
@@ -365,7 +375,7 @@ pub(crate) struct Dropout {
 
 impl Dropout {
     /// out = a where the mask keeps it, scaled; forward and backward are the same pass.
-    pub fn run(self, pool: &Pool, step: u64, a: View, out: View) {
+    pub fn run<E: Element>(self, pool: &Pool, step: u64, a: View<E>, out: View<E>) {
         let scale = 1.0 / (1.0 - self.rate);
         let stream = random::mix(self.seed ^ random::mix(step));
         chunks(pool, a.len(), |offset, len| {
@@ -373,145 +383,10 @@ impl Dropout {
             for i in 0..len {
                 let kept = random::uniform(stream, (offset + i) as u64) >= f64::from(self.rate);
                 // SAFETY: i is below len; each chunk is one task's; `out` may be `a`, as values move one by one.
-                unsafe { *to.add(i) = if kept { *from.add(i) * scale } else { 0.0 } };
+                unsafe {
+                    *to.add(i) = if kept { E::round((*from.add(i)).widen() * scale) } else { E::default() }
+                };
             }
         });
-    }
-}
-
-/// Values that an update reads, and where it writes the new ones: elsewhere, or over the old ones.
-#[derive(Clone, Copy)]
-pub(crate) struct Moved {
-    pub from: View,
-    pub into: View,
-}
-
-impl Moved {
-    pub fn in_place(view: View) -> Self {
-        Self { from: view, into: view }
-    }
-
-    /// A part of both.
-    pub fn part(self, offset: usize, len: usize) -> Self {
-        Self { from: self.from.part(offset, len), into: self.into.part(offset, len) }
-    }
-
-    fn pointers(self) -> (*const f32, *mut f32) {
-        (self.from.ptr(), self.into.ptr())
-    }
-
-    /// Whether new values go elsewhere. Then what is there is not worth reading first: stores past the caches took a third off
-    /// the update of MobileNetV2 and ResNet-50.
-    fn is_elsewhere(self) -> bool {
-        self.from.ptr() != self.into.ptr()
-    }
-}
-
-/// One update over a range of the parameters.
-#[derive(Clone, Copy)]
-pub(crate) struct Update {
-    pub optimizer: Optimizer,
-    pub learning_rate: f32,
-    /// Updates so far, this one included: Adam's bias correction.
-    pub count: i32,
-    pub params: Moved,
-    pub grads: View,
-    /// Momentum, or Adam's first mean; as long as `params` where there is one.
-    pub first: Option<Moved>,
-    /// Adam's second mean.
-    pub second: Option<Moved>,
-}
-
-impl Update {
-    pub fn run(self, pool: &Pool, simd: Simd) {
-        chunks(pool, self.grads.len(), |offset, len| {
-            // SAFETY: the engine checked the instruction set; each chunk is one task's.
-            unsafe { simd.run(Update { grads: self.grads.part(offset, len), ..self.of(offset, len) }) }
-        });
-    }
-
-    /// The same for some of the parameters and their state.
-    pub fn of(self, offset: usize, len: usize) -> Self {
-        let part = |moved: Moved| moved.part(offset, len);
-        Self { params: part(self.params), first: self.first.map(part), second: self.second.map(part), ..self }
-    }
-}
-
-/// Stores new values, past the caches if asked to.
-///
-/// # Safety
-/// As for a vector's own store.
-#[inline(always)]
-unsafe fn put<V: Vector>(streams: bool, value: V, to: *mut f32, lanes: usize) {
-    // SAFETY: the caller vouches.
-    unsafe { if streams && lanes == V::LANES { value.stream(to) } else { V::store_lanes(value, to, lanes) } }
-}
-
-impl Kernel for Update {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        let (len, grads) = (self.grads.len(), self.grads.ptr());
-        let (params, new_params) = self.params.pointers();
-        let streams = self.params.is_elsewhere();
-        // SAFETY: all views have the same length.
-        unsafe {
-            let minus_rate = V::splat(-self.learning_rate);
-            match (self.optimizer, self.first, self.second) {
-                (Optimizer::Sgd { momentum, nesterov, weight_decay }, Some(first), _) => {
-                    let (first, new_first) = first.pointers();
-                    let (decay, keep) = (V::splat(weight_decay), V::splat(momentum));
-                    each_vector::<V>(
-                        len,
-                        #[inline(always)]
-                        |at, lanes| {
-                            let p = V::load_lanes(params.add(at), lanes);
-                            let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                            let v = V::load_lanes(first.add(at), lanes).mul_add(keep, g);
-                            put(streams, v, new_first.add(at), lanes);
-                            let step = if nesterov { v.mul_add(keep, g) } else { v };
-                            put(streams, step.mul_add(minus_rate, p), new_params.add(at), lanes);
-                        },
-                    );
-                }
-                (Optimizer::Sgd { weight_decay, .. }, None, _) => {
-                    let decay = V::splat(weight_decay);
-                    each_vector::<V>(
-                        len,
-                        #[inline(always)]
-                        |at, lanes| {
-                            let p = V::load_lanes(params.add(at), lanes);
-                            let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                            put(streams, g.mul_add(minus_rate, p), new_params.add(at), lanes);
-                        },
-                    );
-                }
-                (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }, Some(first), Some(second)) => {
-                    let ((first, new_first), (second, new_second)) = (first.pointers(), second.pointers());
-                    let decay = V::splat(weight_decay);
-                    let (keep1, take1) = (V::splat(beta1), V::splat(1.0 - beta1));
-                    let (keep2, take2) = (V::splat(beta2), V::splat(1.0 - beta2));
-                    let root = V::splat((1.0 - beta2.powi(self.count)).sqrt());
-                    let rate = V::splat(-self.learning_rate / (1.0 - beta1.powi(self.count)));
-                    let epsilon = V::splat(epsilon);
-                    each_vector::<V>(
-                        len,
-                        #[inline(always)]
-                        |at, lanes| {
-                            let p = V::load_lanes(params.add(at), lanes);
-                            let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                            let m = V::load_lanes(first.add(at), lanes).mul_add(keep1, g.mul(take1));
-                            let v = V::load_lanes(second.add(at), lanes).mul_add(keep2, g.mul(g).mul(take2));
-                            put(streams, m, new_first.add(at), lanes);
-                            put(streams, v, new_second.add(at), lanes);
-                            let step = m.div(v.sqrt().div(root).add(epsilon));
-                            put(streams, step.mul_add(rate, p), new_params.add(at), lanes);
-                        },
-                    );
-                }
-                (Optimizer::Adam { .. }, ..) => unreachable!("invariant: Adam has two states"),
-            }
-        }
     }
 }

@@ -19,7 +19,7 @@ impl Lowering<'_> {
             Kind::Product(ref product) => {
                 let direction = if product.transposed { Direction::Backward } else { Direction::Forward };
                 let plan = self.product(self.conv(product), direction);
-                let workspace = self.buffers.take(plan.workspace(self.threads));
+                let workspace = self.take_floats(plan.workspace(self.threads));
                 let (source, dest) = (self.buffers.value(product.x), self.output(y));
                 let (kernel, bias) = (product.kernel, product.bias);
                 self.push(Action::Product { plan, source, kernel, bias, dest, mode: Mode::Write, workspace });
@@ -28,16 +28,16 @@ impl Lowering<'_> {
                 self.slide(x, y, &window, |_| SlideKind::Weighted { kernel, bias });
             }
             Kind::MaxPool { x, window } => self.slide(x, y, &window, |lowering| {
-                let winners = lowering.buffers.take(lowering.count(y));
+                let winners = lowering.take_values(lowering.count(y));
                 lowering.kept[lowering.unit] = Some(winners);
                 SlideKind::Largest { winners }
             }),
             Kind::AvgPool { x, window } => self.slide(x, y, &window, |_| SlideKind::Mean),
             Kind::Norm(layer) => {
                 let norm = self.norm(unit, &layer);
-                let kept = self.buffers.take(4 * norm.channels);
+                let kept = self.take_floats(4 * norm.channels);
                 self.kept[self.unit] = Some(kept);
-                let workspace = self.buffers.take(norm.workspace());
+                let workspace = self.take_floats(norm.workspace());
                 let input = self.buffers.value(layer.x);
                 let residual = layer.residual.map(|other| self.buffers.value(other));
                 let output = self.output(y);
@@ -98,16 +98,16 @@ impl Lowering<'_> {
             }
             Kind::CrossEntropy { x } => {
                 let logits = self.buffers.value(x);
-                let grad = self.buffers.take(self.count(x));
+                let grad = self.take_values(self.count(x));
                 self.kept[self.unit] = Some(grad);
                 self.push(Action::CrossEntropy { logits, grad, smoothing: self.spec.label_smoothing });
             }
             Kind::SquaredError { x, target } => {
                 let (output, target) = (self.buffers.value(x), self.buffers.value(target));
                 let count = self.count(x);
-                let grad = self.buffers.take(count);
+                let grad = self.take_values(count);
                 self.kept[self.unit] = Some(grad);
-                let workspace = self.buffers.take(squared_error_workspace(count));
+                let workspace = self.take_floats(squared_error_workspace(count));
                 self.push(Action::SquaredError { output, target, grad, workspace });
             }
         }

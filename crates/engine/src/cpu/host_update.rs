@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::flat::{Moved, Update};
 use super::memory::View;
 use super::pool::{Placement, Pool, allowed_cores};
 use super::simd::{Simd, settle_streams};
+use super::update::{Moved, Update};
 use crate::request::{check_len, check_range};
-use crate::{EngineError, Optimizer, Region};
+use crate::{EngineError, Optimizer, Precision, Region};
 
 /// Memory bandwidth bounds the update: more threads than this do not make it faster.
 const MOST_THREADS: usize = 8;
@@ -46,7 +46,7 @@ pub struct Transition<'a> {
 impl HostUpdate {
     /// With threads of its own.
     pub(crate) fn new(optimizer: Optimizer, simd: Option<Simd>) -> Result<Self, EngineError> {
-        let simd = Simd::choose(simd)?;
+        let simd = Simd::choose(simd, Precision::Fp32)?;
         let threads = allowed_cores().len().clamp(1, MOST_THREADS);
         Ok(Self::on(Arc::new(Pool::new(threads, Placement::Anywhere)?), optimizer, simd))
     }

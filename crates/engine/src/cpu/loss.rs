@@ -1,5 +1,6 @@
 //! The last layer: the loss, and its gradient with respect to its input.
 
+use super::element::Element;
 use super::memory::View;
 use super::pool::Pool;
 
@@ -21,16 +22,16 @@ pub(crate) struct Targets<'a> {
 
 /// The gradient of a loss that is the mean over so many passes.
 #[derive(Clone, Copy)]
-pub(crate) struct Gradient {
-    pub values: View,
+pub(crate) struct Gradient<E> {
+    pub values: View<E>,
     pub passes: usize,
 }
 
 /// Mean cross-entropy of softmax(logits) against the targets; leaves (softmax - target) / (batch * passes) in `grad`.
-pub(crate) fn softmax_cross_entropy(
-    logits: View,
+pub(crate) fn softmax_cross_entropy<E: Element>(
+    logits: View<E>,
     Targets { labels, smoothing }: Targets<'_>,
-    grad: Option<Gradient>,
+    grad: Option<Gradient<E>>,
 ) -> Score {
     if labels.is_empty() {
         return Score::default();
@@ -45,14 +46,14 @@ pub(crate) fn softmax_cross_entropy(
     let fraction = 1.0 / labels.len() as f64;
     for (sample, (logits, &label)) in logits.chunks_exact(classes).zip(labels).enumerate() {
         let (mut top, mut best) = (f32::NEG_INFINITY, 0);
-        for (class, &value) in logits.iter().enumerate() {
+        for (class, value) in logits.iter().map(|value| value.widen()).enumerate() {
             if value > top {
                 (top, best) = (value, class);
             }
         }
-        let sum: f64 = logits.iter().map(|&value| f64::from(value - top).exp()).sum();
+        let sum: f64 = logits.iter().map(|value| f64::from(value.widen() - top).exp()).sum();
         let label = label as usize;
-        let surprise = |class: usize| sum.ln() - f64::from(logits[class] - top);
+        let surprise = |class: usize| sum.ln() - f64::from(logits[class].widen() - top);
         loss += if smoothing == 0.0 {
             surprise(label)
         } else {
@@ -63,9 +64,9 @@ pub(crate) fn softmax_cross_entropy(
         // SAFETY: as above; each sample has a part of its own.
         let grad = unsafe { values.part(sample * classes, classes).write() };
         for (class, (grad, &value)) in grad.iter_mut().zip(logits).enumerate() {
-            let probability = f64::from(value - top).exp() / sum;
+            let probability = f64::from(value.widen() - top).exp() / sum;
             let target = spread + if class == label { sure } else { 0.0 };
-            *grad = ((probability - target) * (fraction / passes as f64)) as f32;
+            *grad = E::round(((probability - target) * (fraction / passes as f64)) as f32);
         }
     }
     Score { loss: (loss * fraction) as f32, correct }
@@ -75,11 +76,11 @@ pub(crate) fn softmax_cross_entropy(
 const CHUNK: usize = 4096;
 
 /// Mean squared difference; leaves 2 (output - target) / (count * passes) in `grad`. `workspace` holds the sum of each chunk.
-pub(crate) fn mean_squared_error(
+pub(crate) fn mean_squared_error<E: Element>(
     pool: &Pool,
-    output: View,
-    target: View,
-    Gradient { values: grad, passes }: Gradient,
+    output: View<E>,
+    target: View<E>,
+    Gradient { values: grad, passes }: Gradient<E>,
     workspace: View,
 ) -> Score {
     let count = output.len();
@@ -98,9 +99,9 @@ pub(crate) fn mean_squared_error(
         };
         let mut total = 0.0f64;
         for i in 0..len {
-            let difference = output[i] - target[i];
+            let difference = output[i].widen() - target[i].widen();
             total += f64::from(difference) * f64::from(difference);
-            grad[i] = factor * difference;
+            grad[i] = E::round(factor * difference);
         }
         sum[0] = total as f32;
     });

@@ -2,6 +2,7 @@
 
 use memmap2::{Advice, MmapMut};
 
+use super::element::Element;
 use crate::{EngineError, Place, Region};
 
 /// A mapping of 32-bit floats, zero at first.
@@ -25,18 +26,18 @@ impl Memory {
     }
 }
 
-/// A run of floats inside a [`Memory`]. Views are handed to many threads; the memory plan and the drivers make sure
+/// A run of values inside a [`Memory`]. Views are handed to many threads; the memory plan and the drivers make sure
 /// that no two of them write the same value at the same time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
-    start: *mut f32,
+pub(crate) struct View<E = f32> {
+    start: *mut E,
     len: usize,
 }
 
 // SAFETY: a view is an address and a length; whoever reads or writes through it does so in an unsafe block of its own.
-unsafe impl Send for View {}
+unsafe impl<E> Send for View<E> {}
 // SAFETY: as above.
-unsafe impl Sync for View {}
+unsafe impl<E> Sync for View<E> {}
 
 impl View {
     /// The first `len` values of a region whose safety a caller of the engine has vouched for.
@@ -55,6 +56,13 @@ impl View {
         Self { start: values.as_mut_ptr(), len: values.len() }
     }
 
+    /// The same memory as values of another format, which is no wider.
+    pub fn of<E: Element>(self) -> View<E> {
+        View { start: self.start.cast(), len: self.len * (size_of::<f32>() / size_of::<E>()) }
+    }
+}
+
+impl<E: Element> View<E> {
     /// A part of the view.
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset + len <= self.len, "invariant: part of a view");
@@ -66,7 +74,7 @@ impl View {
     }
 
     /// Address of the first value.
-    pub fn ptr(self) -> *mut f32 {
+    pub fn ptr(self) -> *mut E {
         self.start
     }
 
@@ -78,7 +86,7 @@ impl View {
     ///
     /// # Safety
     /// Nobody may write to them meanwhile.
-    pub unsafe fn read<'a>(self) -> &'a [f32] {
+    pub unsafe fn read<'a>(self) -> &'a [E] {
         // SAFETY: the view lies inside a live mapping; the caller vouches for the rest.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
@@ -87,7 +95,7 @@ impl View {
     ///
     /// # Safety
     /// Nobody else may read or write them meanwhile.
-    pub unsafe fn write<'a>(self) -> &'a mut [f32] {
+    pub unsafe fn write<'a>(self) -> &'a mut [E] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }

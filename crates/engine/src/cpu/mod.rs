@@ -1,10 +1,14 @@
 //! The CPU engine: pure Rust, one binary for AVX-512, AVX2 and everything else.
 
 mod action;
+mod amx;
 mod backward;
 mod columns;
 mod compile;
+mod element;
 mod flat;
+#[cfg(test)]
+mod formats;
 mod forward;
 mod geometry;
 mod host_update;
@@ -16,14 +20,18 @@ mod pool;
 mod product;
 mod program;
 mod simd;
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod trial;
+mod update;
 mod weights;
 mod windows;
 
-pub(crate) use flat::{Moved, Update};
 pub use host_update::{HostUpdate, Transition};
 pub(crate) use memory::{Memory, View};
 pub(crate) use pool::{Placement, Pool, allowed_cores};
-pub use simd::Simd;
+pub use simd::{Obstacle, Simd};
+pub(crate) use update::{Moved, Update};
 
 use compile::Compiled;
 use paceline_model::{Graph, NodeId, Op};
@@ -45,7 +53,8 @@ pub struct CpuOptions {
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
     threads: usize,
-    simd: Simd,
+    /// The instruction set that was asked for; else the best one for the precision.
+    simd: Option<Simd>,
     placement: Placement,
 }
 
@@ -55,8 +64,11 @@ impl Cpu {
         if options.threads == 0 {
             return Err(EngineError::Unsupported("0 threads cannot compute; use --threads 1 or more".into()));
         }
-        let simd = Simd::choose(options.simd)?;
-        Ok(Self { threads: options.threads, simd, placement: Placement::Anywhere })
+        if let Some(simd) = options.simd {
+            let precision = if simd.computes(Precision::Fp32) { Precision::Fp32 } else { Precision::Bf16 };
+            Simd::choose(Some(simd), precision)?;
+        }
+        Ok(Self { threads: options.threads, simd: options.simd, placement: Placement::Anywhere })
     }
 
     /// The same engine, whose programs keep each of their threads on its own core, the thread that compiles included.
@@ -67,16 +79,16 @@ impl Cpu {
     /// Lowers the graph, and refuses what the machine has no memory for.
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<Compiled, EngineError> {
         check_spec(spec)?;
-        if spec.precision != Precision::Fp32 {
-            return Err(EngineError::Unsupported(format!(
-                "the CPU engine computes in fp32, not {}; use --precision fp32",
-                spec.precision
-            )));
+        if spec.precision == Precision::Tf32 {
+            return Err(EngineError::Unsupported(
+                "the CPU engine computes in fp32 or bf16, not tf32; use --precision fp32 or bf16".into(),
+            ));
         }
+        let simd = Simd::choose(self.simd, spec.precision)?;
         let available = self.available_memory();
         // Planning takes memory too: what is certainly too large is refused before it.
         check_memory(graph, spec, least_memory(graph, spec), available)?;
-        let compiled = compile::compile(graph, spec, self.simd, self.threads);
+        let compiled = compile::compile(graph, spec, simd, self.threads)?;
         check_memory(graph, spec, compiled.plan.total(), available)?;
         Ok(compiled)
     }
@@ -94,7 +106,8 @@ fn least_memory(graph: &Graph, spec: &Spec) -> u64 {
     kept.dedup();
     let activations: u64 = kept.iter().map(|&id| graph.node(id).shape.len() as u64).sum();
     let params: u64 = graph.params.iter().map(|param| param.len() as u64).sum();
-    4 * (activations.saturating_mul(spec.batch as u64)).saturating_add(2 * params)
+    let bytes = if spec.precision == Precision::Bf16 { 2 } else { 4 };
+    activations.saturating_mul(bytes * spec.batch as u64).saturating_add(8 * params)
 }
 
 impl Engine for Cpu {
@@ -103,7 +116,8 @@ impl Engine for Cpu {
     }
 
     fn describe(&self) -> String {
-        format!("{} on {} thread{}", self.simd, self.threads, if self.threads == 1 { "" } else { "s" })
+        let simd = self.simd.unwrap_or_else(Simd::detect);
+        format!("{simd} on {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
     }
 
     fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {

@@ -2,6 +2,7 @@
 
 mod kernels;
 
+use super::element::Element;
 use super::kernels::tile::Mode;
 use super::memory::View;
 use super::pool::Pool;
@@ -61,13 +62,13 @@ pub(crate) struct Running {
 
 /// Operands of backward.
 #[derive(Clone, Copy)]
-pub(crate) struct NormBackward {
-    pub input: View,
+pub(crate) struct NormBackward<E> {
+    pub input: View<E>,
     /// The output, where a residual hides the bound; else the bound is found from the input.
-    pub output: Option<View>,
+    pub output: Option<View<E>>,
     /// Gradient of the output; becomes that of the residual where there is one.
-    pub output_grad: View,
-    pub input_grad: View,
+    pub output_grad: View<E>,
+    pub input_grad: View<E>,
     pub mode: Mode,
     pub gamma_grad: Option<View>,
     pub beta_grad: Option<View>,
@@ -96,10 +97,10 @@ impl Norm {
     }
 
     /// Statistics of the batch, and from them the scale and shift of this step.
-    pub fn measure(
+    pub fn measure<E: Element>(
         &self,
         pool: &Pool,
-        input: View,
+        input: View<E>,
         params: &NormParams,
         running: Running,
         kept: &Kept,
@@ -115,7 +116,7 @@ impl Norm {
             let (first, second) = self.total(workspace, channel);
             // SAFETY: forward of one layer runs alone; all views are the layer's own.
             unsafe {
-                let pivot = f64::from(*input.ptr().add(self.pivot(channel)));
+                let pivot = f64::from((*input.ptr().add(self.pivot(channel))).widen());
                 let mean = first / count;
                 // Rounding may leave a little less than zero; NaN stays NaN.
                 let variance = second / count - mean * mean;
@@ -179,7 +180,14 @@ impl Norm {
     }
 
     /// output = bound(input * scale + shift + residual).
-    pub fn apply(&self, pool: &Pool, input: View, residual: Option<View>, output: View, kept: &Kept) {
+    pub fn apply<E: Element>(
+        &self,
+        pool: &Pool,
+        input: View<E>,
+        residual: Option<View<E>>,
+        output: View<E>,
+        kept: &Kept,
+    ) {
         pool.each(self.parts(), |part, _| {
             let kernel = Apply { norm: self, part, input, residual, output, kept };
             // SAFETY: the engine checked the instruction set; each part writes rows of its own.
@@ -188,7 +196,13 @@ impl Norm {
     }
 
     /// Gradients of gamma, beta, the input, and (in place of the output's) of the residual.
-    pub fn backward(&self, pool: &Pool, operands: &NormBackward, kept: &Kept, workspace: View) {
+    pub fn backward<E: Element>(
+        &self,
+        pool: &Pool,
+        operands: &NormBackward<E>,
+        kept: &Kept,
+        workspace: View,
+    ) {
         pool.each(self.parts(), |part, _| {
             let sums = workspace.part(part * 2 * self.channels, 2 * self.channels);
             let kernel = BackwardSums { norm: self, part, operands, kept, sums };

@@ -104,6 +104,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Threads that take part in a job.
+    pub fn threads(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
     /// Calls `task(index, thread)` once for each index below `tasks`, on all threads, and returns when all are done.
     /// Any thread may run any task, so no two tasks may write to the same place. A task must not call it.
     pub fn each<F: Fn(usize, usize) + Sync>(&self, tasks: usize, task: F) {

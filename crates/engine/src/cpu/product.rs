@@ -6,10 +6,10 @@ use paceline_model::Shape;
 
 use super::geometry::Class;
 use super::kernels::tile::{MAX_POINTERS, Mode, RowTile, Segment};
-use super::kernels::transpose::{prefetch, transpose};
+use super::kernels::transpose::transpose;
 use super::memory::View;
 use super::pool::Pool;
-use super::simd::{Kernel, Simd, Vector};
+use super::simd::{Kernel, Simd, Vector, prefetch};
 use crate::outline::Window;
 
 /// Packed weights up to this many values stay in the second-level cache while all pixels pass by.
@@ -56,11 +56,11 @@ impl ConvShape {
 
 /// Operands of one run.
 #[derive(Clone, Copy)]
-pub(crate) struct Operands {
-    pub source: View,
+pub(crate) struct Operands<E = f32> {
+    pub source: View<E>,
     pub weights: View,
     pub bias: Option<View>,
-    pub dest: View,
+    pub dest: View<E>,
     pub mode: Mode,
     pub workspace: View,
 }
@@ -205,7 +205,7 @@ impl Gather {
                 let column = group * group_out + first;
                 for (row, target) in packed.chunks_exact_mut(width).take(rows).enumerate() {
                     let from = row * out + column;
-                    prefetch(weights, from + AHEAD * out, width);
+                    prefetch(weights.as_ptr().wrapping_add(from + AHEAD * out), width);
                     target[..cols].copy_from_slice(&weights[from..from + cols]);
                     target[cols..].fill(0.0);
                 }

@@ -9,19 +9,20 @@ use paceline_record::{Nanos, Phase, PhaseTimes};
 use paceline_system::scheduler::{Stretch, Stretched};
 
 use super::Cpu;
-use super::action::{Machine, Phase as Mode};
+use super::action::{Action, Machine, Phase as Mode};
 use super::compile::Step;
-use super::flat::{Moved, Update};
+use super::element::{Bf16, Element};
 use super::memory::{Memory, View};
 use super::pool::Pool;
+use super::update::{Moved, Update};
 use crate::outline::{Outline, Places, Unit};
 use crate::plan::Buffer;
 use crate::profile::{UnitTime, layers};
 use crate::random;
 use crate::request::{BatchShape, check_below, check_len, check_range};
 use crate::{
-    Drawing, EngineError, Homes, HostUpdate, Layout, Measured, MemoryPlan, Numerics, Pass, Profiling,
-    Program, Region, Samples, Slot, Spec, StepResult, Values,
+    Drawing, EngineError, Homes, HostUpdate, Layout, Measured, MemoryPlan, Numerics, Pass, Precision,
+    Profiling, Program, Region, Samples, Slot, Spec, StepResult, Values,
 };
 
 /// A program of the CPU engine.
@@ -84,6 +85,14 @@ fn nanos(since: Instant) -> Nanos {
     Nanos(since.elapsed().as_nanos() as u64)
 }
 
+/// Runs an instruction on activations in their format.
+fn run(machine: &mut Machine, precision: Precision, action: &Action, mode: Mode) {
+    match precision {
+        Precision::Bf16 => machine.run::<Bf16>(action, mode),
+        Precision::Fp32 | Precision::Tf32 => machine.run::<f32>(action, mode),
+    }
+}
+
 impl CpuProgram {
     pub fn new(engine: &Cpu, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Self, EngineError> {
         let compiled = engine.lower(graph, spec)?;
@@ -112,7 +121,8 @@ impl CpuProgram {
         let nothing = params.part(0, 0);
         let machine = Machine {
             pool: Arc::new(Pool::new(engine.threads, engine.placement)?),
-            simd: engine.simd,
+            simd: compiled.simd,
+            counts: compiled.counts,
             buffers: compiled.arena.ranges.iter().map(|range| arena.part(range.start, range.len())).collect(),
             params: vec![nothing; graph.params.len()],
             grads: vec![nothing; graph.params.len()],
@@ -193,10 +203,10 @@ impl CpuProgram {
         let stretch = Stretch::begin();
         for step in &self.forward {
             match self.spec.profiling {
-                Profiling::Phases => self.machine.run(&step.action, mode),
+                Profiling::Phases => run(&mut self.machine, self.spec.precision, &step.action, mode),
                 Profiling::Layers => {
                     let start = Instant::now();
-                    self.machine.run(&step.action, mode);
+                    run(&mut self.machine, self.spec.precision, &step.action, mode);
                     self.times[step.unit].forward += nanos(start);
                 }
             }
@@ -239,7 +249,29 @@ impl CpuProgram {
         self.spec.layout == Layout::Nhwc || shape.pixels() == 1
     }
 
-    /// Where values lie.
+    /// Copies a batch into the network's input.
+    fn write_input<E: Element>(&self, images: &[f32]) {
+        // SAFETY: no instruction is running.
+        let input = unsafe { self.machine.at::<E>(self.input).write() };
+        if self.plain(self.batch.input) {
+            input.iter_mut().zip(images).for_each(|(own, &value)| *own = E::round(value));
+        } else {
+            self.convert(self.batch.input, |host, own| input[own] = E::round(images[host]));
+        }
+    }
+
+    /// Copies the network's output.
+    fn read_output<E: Element>(&self, into: &mut [f32]) {
+        // SAFETY: no instruction is running.
+        let own = unsafe { self.machine.at::<E>(self.output).read() };
+        if self.plain(self.output_shape) {
+            into.iter_mut().zip(own).for_each(|(value, own)| *value = own.widen());
+        } else {
+            self.convert(self.output_shape, |host, at| into[host] = own[at].widen());
+        }
+    }
+
+    /// Where values lie; the output has a format of its own.
     fn view(&self, values: Values) -> Result<View, EngineError> {
         let found = match values {
             Values::Parameters => Some(self.params),
@@ -251,7 +283,7 @@ impl CpuProgram {
                 let trained = self.places.ranges.get(param.0).is_some_and(Option::is_some);
                 trained.then(|| self.machine.grads[param.0])
             }
-            Values::Output => Some(self.machine.buffers[self.output.0]),
+            Values::Output => None,
         };
         found.ok_or_else(|| EngineError::Unsupported(format!("this program has no {values:?}")))
     }
@@ -271,28 +303,34 @@ impl Program for CpuProgram {
     }
 
     fn len(&self, values: Values) -> usize {
+        if values == Values::Output {
+            return self.machine.counts[self.output.0];
+        }
         self.view(values).map_or(0, View::len)
     }
 
     fn read(&mut self, values: Values, into: &mut [f32]) -> Result<(), EngineError> {
+        if values == Values::Output {
+            check_len("values to read", self.len(values), into.len())?;
+            match self.spec.precision {
+                Precision::Bf16 => self.read_output::<Bf16>(into),
+                Precision::Fp32 | Precision::Tf32 => self.read_output::<f32>(into),
+            }
+            return Ok(());
+        }
         let view = self.view(values)?;
         check_len("values to read", view.len(), into.len())?;
         // SAFETY: no instruction is running.
-        let own = unsafe { view.read() };
-        if values == Values::Output && !self.plain(self.output_shape) {
-            self.convert(self.output_shape, |host, at| into[host] = own[at]);
-        } else {
-            into.copy_from_slice(own);
-        }
+        into.copy_from_slice(unsafe { view.read() });
         Ok(())
     }
 
     fn write(&mut self, values: Values, from: &[f32]) -> Result<(), EngineError> {
-        let view = self.view(values)?;
-        check_len("values to write", view.len(), from.len())?;
         if values == Values::Output {
             return Err(EngineError::Unsupported("the output of a network cannot be written".into()));
         }
+        let view = self.view(values)?;
+        check_len("values to write", view.len(), from.len())?;
         // SAFETY: no instruction is running.
         unsafe { view.write() }.copy_from_slice(from);
         Ok(())
@@ -324,12 +362,9 @@ impl Program for CpuProgram {
         let start = Instant::now();
         self.batch.check(samples)?;
         self.machine.labels.copy_from_slice(samples.labels);
-        // SAFETY: no instruction is running.
-        let input = unsafe { self.machine.buffers[self.input.0].write() };
-        if self.plain(self.batch.input) {
-            input.copy_from_slice(samples.images);
-        } else {
-            self.convert(self.batch.input, |host, own| input[own] = samples.images[host]);
+        match self.spec.precision {
+            Precision::Bf16 => self.write_input::<Bf16>(samples.images),
+            Precision::Fp32 | Precision::Tf32 => self.write_input::<f32>(samples.images),
         }
         self.result.phases[Phase::CopyIn] = nanos(start);
         Ok(())
@@ -347,10 +382,12 @@ impl Program for CpuProgram {
         let mut steps = self.backward.iter().peekable();
         while let Some(step) = steps.next() {
             match self.spec.profiling {
-                Profiling::Phases => self.machine.run(&step.action, Mode::Training),
+                Profiling::Phases => {
+                    run(&mut self.machine, self.spec.precision, &step.action, Mode::Training);
+                }
                 Profiling::Layers => {
                     let start = Instant::now();
-                    self.machine.run(&step.action, Mode::Training);
+                    run(&mut self.machine, self.spec.precision, &step.action, Mode::Training);
                     self.times[step.unit].backward += nanos(start);
                 }
             }

@@ -1,13 +1,24 @@
 //! SIMD chosen at run time: each kernel is written once over [`Vector`] and compiled for AVX-512, AVX2 and plain Rust.
 
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 use std::fmt;
 use std::str::FromStr;
 
-use crate::EngineError;
+use super::element::{Bf16, Element};
+use super::kernels::transpose::turn;
+use crate::{EngineError, Precision};
+use plain::Plain;
 
-/// An instruction set that this build has kernels for.
+/// An instruction set that this build has kernels for. The first two are for [`Precision::Bf16`] only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simd {
+    /// AVX-512 with bf16 conversions, and products on matrix tiles (TDPBF16PS).
+    Amx,
+    /// AVX-512 with bf16 conversions and products of pairs (VDPBF16PS).
+    Avx512Bf16,
     /// 16 lanes, 32 registers.
     Avx512,
     /// 8 lanes, 16 registers, with fused multiply-add.
@@ -17,39 +28,57 @@ pub enum Simd {
 }
 
 impl Simd {
-    /// The best that this machine can run.
+    /// All of them, the best first.
+    pub const ALL: [Self; 5] = [Self::Amx, Self::Avx512Bf16, Self::Avx512, Self::Avx2, Self::Portable];
+
+    /// The best that this machine can run in fp32.
     pub fn detect() -> Self {
-        [Self::Avx512, Self::Avx2].into_iter().find(|simd| simd.available()).unwrap_or(Self::Portable)
+        Self::best(Precision::Fp32)
+    }
+
+    /// The best that this machine can run in a precision.
+    pub fn best(precision: Precision) -> Self {
+        let fits = |simd: &Self| simd.computes(precision) && simd.available();
+        Self::ALL.into_iter().find(fits).unwrap_or(Self::Portable)
     }
 
     /// The instruction set that is asked for, or the best if none is; an error if this machine lacks it.
-    pub(crate) fn choose(asked: Option<Self>) -> Result<Self, EngineError> {
-        let best = Self::detect();
+    pub(crate) fn choose(asked: Option<Self>, precision: Precision) -> Result<Self, EngineError> {
         match asked {
-            Some(simd) if !simd.available() => Err(EngineError::Unsupported(format!(
-                "this machine's processor has no {simd}; the best that it has is {best}"
+            Some(simd) if !simd.computes(precision) => Err(EngineError::Unsupported(format!(
+                "the instruction set {simd} computes in bf16, not {precision}; use --precision bf16 or another of --instructions"
             ))),
-            asked => Ok(asked.unwrap_or(best)),
+            Some(simd) => match simd.obstacle() {
+                Some(why) => Err(EngineError::Unsupported(format!(
+                    "this machine cannot run {simd}: {why}; the best that it can run is {}",
+                    Self::best(precision)
+                ))),
+                None => Ok(simd),
+            },
+            None => Ok(Self::best(precision)),
+        }
+    }
+
+    /// Whether it has kernels for a precision.
+    pub fn computes(self, precision: Precision) -> bool {
+        match self {
+            Self::Amx | Self::Avx512Bf16 => precision == Precision::Bf16,
+            Self::Avx512 | Self::Avx2 | Self::Portable => true,
         }
     }
 
     /// Whether this machine can run it.
     pub fn available(self) -> bool {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => {
-                std::is_x86_feature_detected!("avx512f")
-                    && std::is_x86_feature_detected!("avx512vl")
-                    && std::is_x86_feature_detected!("avx512dq")
-                    && std::is_x86_feature_detected!("avx512bw")
-                    && std::is_x86_feature_detected!("bmi2")
-            }
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx512 | Self::Avx2 => false,
-            Self::Portable => true,
-        }
+        self.obstacle().is_none()
+    }
+
+    /// Why this machine cannot run it. A flag of the processor is not believed: in some virtual machines what the flags promise is an illegal
+    /// instruction.
+    pub fn obstacle(self) -> Option<Obstacle> {
+        #[cfg(target_arch = "x86_64")]
+        return x86::obstacle(self);
+        #[cfg(not(target_arch = "x86_64"))]
+        return (self != Self::Portable).then_some(Obstacle::Processor);
     }
 
     /// Runs a kernel with this instruction set.
@@ -62,6 +91,8 @@ impl Simd {
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
+                Self::Amx | Self::Avx512Bf16 => x86::run_avx512_bf16(kernel),
+                #[cfg(target_arch = "x86_64")]
                 Self::Avx512 => x86::run_avx512(kernel),
                 #[cfg(target_arch = "x86_64")]
                 Self::Avx2 => x86::run_avx2(kernel),
@@ -73,7 +104,7 @@ impl Simd {
     /// Lanes of one vector.
     pub(crate) const fn lanes(self) -> usize {
         match self {
-            Self::Avx512 => 16,
+            Self::Amx | Self::Avx512Bf16 | Self::Avx512 => 16,
             Self::Avx2 | Self::Portable => 8,
         }
     }
@@ -81,7 +112,7 @@ impl Simd {
     /// Rows of the largest tile whose accumulators fit the registers.
     pub(crate) const fn rows(self) -> usize {
         match self {
-            Self::Avx512 => 14,
+            Self::Amx | Self::Avx512Bf16 | Self::Avx512 => 14,
             Self::Avx2 => 6,
             Self::Portable => 4,
         }
@@ -91,16 +122,42 @@ impl Simd {
     /// 115 GFLOP/s with 7 pointers, 110 with 8, 75 with 13, where they no longer fit the general registers.
     pub(crate) const fn pointers(self) -> usize {
         match self {
-            Self::Avx512 => 7,
+            Self::Amx | Self::Avx512Bf16 | Self::Avx512 => 7,
             Self::Avx2 => 6,
             Self::Portable => 4,
         }
     }
 }
 
+/// Why a machine cannot run an instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The processor does not have it.
+    Processor,
+    /// The kernel does not let this process use it, as in some containers.
+    Kernel,
+    /// It was tried, and was illegal or computed something else.
+    Failed,
+    /// It could not be tried.
+    Untried,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Processor => "the processor lacks it",
+            Self::Kernel => "the kernel does not let this process use it",
+            Self::Failed => "it failed when it was tried",
+            Self::Untried => "it could not be tried, because the system gave no process for that",
+        })
+    }
+}
+
 impl fmt::Display for Simd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Amx => "amx",
+            Self::Avx512Bf16 => "avx512_bf16",
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
             Self::Portable => "portable",
@@ -112,12 +169,10 @@ impl FromStr for Simd {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "avx512" => Ok(Self::Avx512),
-            "avx2" => Ok(Self::Avx2),
-            "portable" => Ok(Self::Portable),
-            _ => Err(format!("unknown instruction set '{text}'; use avx512, avx2 or portable")),
-        }
+        let named = |simd: &Self| simd.to_string() == text;
+        Self::ALL.into_iter().find(named).ok_or_else(|| {
+            format!("unknown instruction set '{text}'; use amx, avx512_bf16, avx512, avx2 or portable")
+        })
     }
 }
 
@@ -144,6 +199,35 @@ pub(crate) fn each_vector<V: Vector>(len: usize, mut visit: impl FnMut(usize, us
     }
 }
 
+/// Asks for the cache lines of `len` values from `at` on. They need not exist.
+#[inline(always)]
+pub(crate) fn prefetch<E>(at: *const E, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for line in (0..len * size_of::<E>()).step_by(64) {
+            // SAFETY: a prefetch reads nothing, and faults nowhere.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(line)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, len);
+}
+
+/// Asks for the cache lines of `len` values from `at` on, which are to be written soon.
+#[inline(always)]
+pub(crate) fn prefetch_to_write<E>(at: *mut E, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..len * size_of::<E>()).step_by(64) {
+        // SAFETY: a prefetch changes nothing, and faults nowhere; processors that lack this one do nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) at.cast::<u8>().wrapping_add(line), options(nostack, preserves_flags, readonly));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, len);
+}
+
 /// Puts this thread's streamed stores before all stores that follow: whoever sees one of those sees them.
 pub(crate) fn settle_streams() {
     #[cfg(target_arch = "x86_64")]
@@ -164,6 +248,8 @@ pub(crate) trait Vector: Copy {
     const ROWS: usize;
     /// [`Simd::pointers`].
     const POINTERS: usize;
+    /// Rows of two vectors whose sums fit the registers beside pairs that are taken apart.
+    const PAIR_ROWS: usize;
 
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -179,17 +265,55 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_part(from: *const f32, count: usize) -> Self;
     /// Stores the first `count` lanes only.
     unsafe fn store_part(self, to: *mut f32, count: usize);
+    unsafe fn load_bf16(from: *const Bf16) -> Self;
+    unsafe fn load_part_bf16(from: *const Bf16, count: usize) -> Self;
+    /// Rounds all lanes to the nearest, ties to even. NaN and infinity stay what they are.
+    unsafe fn store_bf16(self, to: *mut Bf16);
+    unsafe fn store_part_bf16(self, to: *mut Bf16, count: usize);
+    /// Rounds all lanes of two vectors in the same way and stores them behind each other: whole lines of the caches where it can.
+    #[inline(always)]
+    unsafe fn store_both_bf16(self, next: Self, to: *mut Bf16) {
+        // SAFETY: as the caller vouches, for twice the lanes.
+        unsafe {
+            self.store_bf16(to);
+            next.store_bf16(to.add(Self::LANES));
+        }
+    }
+    /// Stores a pair for each lane, rounded: first the value of `low`, then that of `high`.
+    unsafe fn store_pairs(low: Self, high: Self, to: *mut Bf16);
+    /// The same for values that are those of bf16 already.
+    unsafe fn store_exact_pairs(low: Self, high: Self, to: *mut Bf16);
+    /// Writes row i, pair j of 16 rows of 16 pairs, which follow each other, to row j, pair i; `stride` values from one row of `to` to the
+    /// next.
+    #[inline(always)]
+    unsafe fn turn_pairs(from: *const Bf16, to: *mut Bf16, stride: usize) {
+        for i in (0..16).step_by(4) {
+            for j in (0..16).step_by(4) {
+                // SAFETY: blocks of 4 by 4 pairs lie inside both, as the caller vouches.
+                unsafe {
+                    turn(
+                        from.add(2 * (16 * i + j)).cast(),
+                        16,
+                        to.add(j * stride + 2 * i).cast(),
+                        stride / 2,
+                    );
+                }
+            }
+        }
+    }
+    /// self + a.low * b.low + a.high * b.high, where each lane of `a` and `b` has the bits of a pair.
+    unsafe fn dot_pairs(self, a: Self, b: Self) -> Self;
     /// All lanes, or the first `count`.
     #[inline(always)]
-    unsafe fn load_lanes(from: *const f32, count: usize) -> Self {
-        // SAFETY: the caller vouches for `count` floats.
-        unsafe { if count == Self::LANES { Self::load(from) } else { Self::load_part(from, count) } }
+    unsafe fn load_lanes<E: Element>(from: *const E, count: usize) -> Self {
+        // SAFETY: the caller vouches for `count` values.
+        unsafe { E::load_lanes(from, count) }
     }
     /// Stores all lanes, or the first `count`.
     #[inline(always)]
-    unsafe fn store_lanes(self, to: *mut f32, count: usize) {
-        // SAFETY: the caller vouches for `count` floats.
-        unsafe { if count == Self::LANES { self.store(to) } else { self.store_part(to, count) } }
+    unsafe fn store_lanes<E: Element>(self, to: *mut E, count: usize) {
+        // SAFETY: the caller vouches for `count` values.
+        unsafe { E::store_lanes(self, to, count) }
     }
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -206,296 +330,4 @@ pub(crate) trait Vector: Copy {
     unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self;
     /// `yes` in the lanes where self > other or self is NaN, else `no`.
     unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self;
-}
-
-/// Plain Rust in place of a vector register.
-#[derive(Clone, Copy)]
-pub(crate) struct Plain([f32; 8]);
-
-impl Plain {
-    #[inline(always)]
-    fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
-        Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
-    }
-}
-
-impl Vector for Plain {
-    const LANES: usize = 8;
-    const ROWS: usize = Simd::Portable.rows();
-    const POINTERS: usize = Simd::Portable.pointers();
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        Self([value; 8])
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller vouches for LANES floats.
-        Self(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller vouches for LANES floats.
-        unsafe { to.cast::<[f32; 8]>().write_unaligned(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn load_part(from: *const f32, count: usize) -> Self {
-        let mut lanes = [0.0; 8];
-        // SAFETY: the caller vouches for `count` floats.
-        unsafe { std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count) };
-        Self(lanes)
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut f32, count: usize) {
-        // SAFETY: the caller vouches for `count` floats.
-        unsafe { std::ptr::copy_nonoverlapping(self.0.as_ptr(), to, count) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        self.zip(other, |a, b| a + b)
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        self.zip(other, |a, b| a - b)
-    }
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        self.zip(other, |a, b| a * b)
-    }
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        self.zip(other, |a, b| a / b)
-    }
-    #[inline(always)]
-    unsafe fn sqrt(self) -> Self {
-        Self(self.0.map(f32::sqrt))
-    }
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a > b { a } else { b })
-    }
-    #[inline(always)]
-    unsafe fn min(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a < b { a } else { b })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] * a.0[i] + b.0[i]))
-    }
-    #[inline(always)]
-    unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            if probe.0[i] > low.0[i] && probe.0[i] < high.0[i] { self.0[i] } else { 0.0 }
-        }))
-    }
-    #[inline(always)]
-    unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            if self.0[i] > other.0[i] || self.0[i].is_nan() { yes.0[i] } else { no.0[i] }
-        }))
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    // The safety of every block in this module is the safety of the trait's methods: the caller vouches for the
-    // instruction set and for the pointers.
-    #![allow(clippy::undocumented_unsafe_blocks)]
-
-    use std::arch::x86_64::*;
-
-    use super::{Kernel, Simd, Vector};
-
-    #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,bmi2")]
-    pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
-        unsafe { kernel.run::<Wide>() }
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
-        unsafe { kernel.run::<Half>() }
-    }
-
-    /// An AVX-512 register.
-    #[derive(Clone, Copy)]
-    pub(super) struct Wide(__m512);
-
-    #[inline(always)]
-    fn mask16(count: usize) -> __mmask16 {
-        ((1u32 << count) - 1) as __mmask16
-    }
-
-    impl Vector for Wide {
-        const LANES: usize = 16;
-        const ROWS: usize = Simd::Avx512.rows();
-        const POINTERS: usize = Simd::Avx512.pointers();
-
-        #[inline(always)]
-        unsafe fn splat(value: f32) -> Self {
-            Self(unsafe { _mm512_set1_ps(value) })
-        }
-        #[inline(always)]
-        unsafe fn load(from: *const f32) -> Self {
-            Self(unsafe { _mm512_loadu_ps(from) })
-        }
-        #[inline(always)]
-        unsafe fn store(self, to: *mut f32) {
-            unsafe { _mm512_storeu_ps(to, self.0) }
-        }
-        #[inline(always)]
-        unsafe fn stream(self, to: *mut f32) {
-            unsafe {
-                if to.addr().is_multiple_of(64) { _mm512_stream_ps(to, self.0) } else { self.store(to) }
-            }
-        }
-        #[inline(always)]
-        unsafe fn load_part(from: *const f32, count: usize) -> Self {
-            Self(unsafe { _mm512_maskz_loadu_ps(mask16(count), from) })
-        }
-        #[inline(always)]
-        unsafe fn store_part(self, to: *mut f32, count: usize) {
-            unsafe { _mm512_mask_storeu_ps(to, mask16(count), self.0) }
-        }
-        #[inline(always)]
-        unsafe fn add(self, other: Self) -> Self {
-            Self(unsafe { _mm512_add_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn sub(self, other: Self) -> Self {
-            Self(unsafe { _mm512_sub_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn mul(self, other: Self) -> Self {
-            Self(unsafe { _mm512_mul_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn div(self, other: Self) -> Self {
-            Self(unsafe { _mm512_div_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn sqrt(self) -> Self {
-            Self(unsafe { _mm512_sqrt_ps(self.0) })
-        }
-        #[inline(always)]
-        unsafe fn max(self, other: Self) -> Self {
-            Self(unsafe { _mm512_max_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn min(self, other: Self) -> Self {
-            Self(unsafe { _mm512_min_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn mul_add(self, a: Self, b: Self) -> Self {
-            Self(unsafe { _mm512_fmadd_ps(self.0, a.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self {
-            unsafe {
-                let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(probe.0, low.0);
-                let both = _mm512_mask_cmp_ps_mask::<_CMP_LT_OQ>(above, probe.0, high.0);
-                Self(_mm512_maskz_mov_ps(both, self.0))
-            }
-        }
-        #[inline(always)]
-        unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self {
-            unsafe {
-                let greater = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0);
-                let broken = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
-                Self(_mm512_mask_blend_ps(greater | broken, no.0, yes.0))
-            }
-        }
-    }
-
-    /// An AVX2 register.
-    #[derive(Clone, Copy)]
-    pub(super) struct Half(__m256);
-
-    impl Vector for Half {
-        const LANES: usize = 8;
-        const ROWS: usize = Simd::Avx2.rows();
-        const POINTERS: usize = Simd::Avx2.pointers();
-
-        #[inline(always)]
-        unsafe fn splat(value: f32) -> Self {
-            Self(unsafe { _mm256_set1_ps(value) })
-        }
-        #[inline(always)]
-        unsafe fn load(from: *const f32) -> Self {
-            Self(unsafe { _mm256_loadu_ps(from) })
-        }
-        #[inline(always)]
-        unsafe fn store(self, to: *mut f32) {
-            unsafe { _mm256_storeu_ps(to, self.0) }
-        }
-        #[inline(always)]
-        unsafe fn stream(self, to: *mut f32) {
-            unsafe {
-                if to.addr().is_multiple_of(32) { _mm256_stream_ps(to, self.0) } else { self.store(to) }
-            }
-        }
-        #[inline(always)]
-        unsafe fn load_part(from: *const f32, count: usize) -> Self {
-            let mut lanes = [0.0f32; 8];
-            unsafe {
-                std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count);
-                Self(_mm256_loadu_ps(lanes.as_ptr()))
-            }
-        }
-        #[inline(always)]
-        unsafe fn store_part(self, to: *mut f32, count: usize) {
-            let mut lanes = [0.0f32; 8];
-            unsafe {
-                _mm256_storeu_ps(lanes.as_mut_ptr(), self.0);
-                std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
-            }
-        }
-        #[inline(always)]
-        unsafe fn add(self, other: Self) -> Self {
-            Self(unsafe { _mm256_add_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn sub(self, other: Self) -> Self {
-            Self(unsafe { _mm256_sub_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn mul(self, other: Self) -> Self {
-            Self(unsafe { _mm256_mul_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn div(self, other: Self) -> Self {
-            Self(unsafe { _mm256_div_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn sqrt(self) -> Self {
-            Self(unsafe { _mm256_sqrt_ps(self.0) })
-        }
-        #[inline(always)]
-        unsafe fn max(self, other: Self) -> Self {
-            Self(unsafe { _mm256_max_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn min(self, other: Self) -> Self {
-            Self(unsafe { _mm256_min_ps(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn mul_add(self, a: Self, b: Self) -> Self {
-            Self(unsafe { _mm256_fmadd_ps(self.0, a.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self {
-            unsafe {
-                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(probe.0, low.0);
-                let below = _mm256_cmp_ps::<_CMP_LT_OQ>(probe.0, high.0);
-                Self(_mm256_and_ps(self.0, _mm256_and_ps(above, below)))
-            }
-        }
-        #[inline(always)]
-        unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self {
-            unsafe {
-                let greater = _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, other.0);
-                let broken = _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0);
-                Self(_mm256_blendv_ps(no.0, yes.0, _mm256_or_ps(greater, broken)))
-            }
-        }
-    }
 }

@@ -30,9 +30,9 @@ enum Order {
 
 /// Operands of one run.
 #[derive(Clone, Copy)]
-pub(crate) struct WeightOperands {
-    pub input: View,
-    pub output_grad: View,
+pub(crate) struct WeightOperands<E = f32> {
+    pub input: View<E>,
+    pub output_grad: View<E>,
     pub weight_grad: View,
     pub bias_grad: Option<View>,
     pub mode: Mode,

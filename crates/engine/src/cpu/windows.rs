@@ -5,6 +5,7 @@
 
 use paceline_model::Shape;
 
+use super::element::Element;
 use super::geometry::Class;
 use super::kernels::tile::Mode;
 use super::memory::View;
@@ -19,7 +20,7 @@ const CHUNK: usize = 8;
 
 /// What is made of the gathered values.
 #[derive(Clone, Copy)]
-pub(crate) enum Gathering {
+pub(crate) enum Gathering<E> {
     /// Sum of source times weight, plus bias: depthwise forward and backward-data.
     Weighted {
         /// `[tap][channel]`.
@@ -30,12 +31,12 @@ pub(crate) enum Gathering {
     /// Largest source value; the tap that it came from goes to `winners`.
     Largest {
         /// Tap number of each output value, as a float.
-        winners: View,
+        winners: View<E>,
     },
     /// Backward of that: source values whose winner is this tap.
     Winners {
         /// As forward left it.
-        winners: View,
+        winners: View<E>,
     },
     /// Mean over the taps that read real input.
     Mean,
@@ -89,7 +90,14 @@ impl Slide {
     }
 
     /// Runs over the whole batch.
-    pub fn run(&self, pool: &Pool, gathering: Gathering, source: View, dest: View, mode: Mode) {
+    pub fn run<E: Element>(
+        &self,
+        pool: &Pool,
+        gathering: Gathering<E>,
+        source: View<E>,
+        dest: View<E>,
+        mode: Mode,
+    ) {
         pool.each(self.batch, |sample, _| {
             let from = self.source.len();
             let to = self.dest.len();
@@ -115,17 +123,17 @@ fn plain_layout(a: Shape, b: Shape, layout: Layout) -> Layout {
     if a.pixels() == 1 && b.pixels() == 1 { Layout::Nhwc } else { layout }
 }
 
-struct Image<'a> {
+struct Image<'a, E> {
     slide: &'a Slide,
-    gathering: Gathering,
-    source: View,
-    dest: View,
+    gathering: Gathering<E>,
+    source: View<E>,
+    dest: View<E>,
     /// Where this sample's winners start.
     first: usize,
     mode: Mode,
 }
 
-impl Kernel for Image<'_> {
+impl<E: Element> Kernel for Image<'_, E> {
     type Output = ();
 
     /// Channels last: vectors run along the channels.
@@ -151,12 +159,12 @@ impl Kernel for Image<'_> {
 /// # Safety
 /// The pixel must lie inside the source map.
 #[inline(always)]
-unsafe fn gather<V: Vector>(base: *const f32, offset: isize, channels: usize, lanes: usize) -> V {
+unsafe fn gather<V: Vector, E: Element>(base: *const E, offset: isize, channels: usize, lanes: usize) -> V {
     // SAFETY: the caller vouches.
     unsafe { V::load_lanes(base.offset(offset * channels as isize), lanes) }
 }
 
-impl Image<'_> {
+impl<E: Element> Image<'_, E> {
     /// # Safety
     /// The pixels must be the class's own, `at + lanes` at most the number of channels.
     #[inline(always)]
@@ -172,7 +180,7 @@ impl Image<'_> {
                 Gathering::Weighted { weights, bias } => {
                     for tap in &class.taps {
                         let weight = V::load_lanes(weights.ptr().add(tap.weight * channels + at), lanes);
-                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(weight, acc);
+                        acc = gather::<V, E>(base, tap.offset, channels, lanes).mul_add(weight, acc);
                     }
                     if let Some(bias) = bias {
                         acc = acc.add(V::load_lanes(bias.ptr().add(at), lanes));
@@ -182,7 +190,7 @@ impl Image<'_> {
                     acc = V::splat(f32::NEG_INFINITY);
                     let mut winner = V::splat(0.0);
                     for tap in &class.taps {
-                        let value = gather::<V>(base, tap.offset, channels, lanes);
+                        let value = gather::<V, E>(base, tap.offset, channels, lanes);
                         winner = value.choose_greater(acc, V::splat(tap.weight as f32), winner);
                         acc = value.choose_greater(acc, value, acc);
                     }
@@ -196,20 +204,21 @@ impl Image<'_> {
                         let tap_number = tap.weight as f32;
                         let (low, high) = (V::splat(tap_number - 0.5), V::splat(tap_number + 0.5));
                         acc = acc.add(
-                            gather::<V>(base, tap.offset, channels, lanes).keep_between(winner, low, high),
+                            gather::<V, E>(base, tap.offset, channels, lanes).keep_between(winner, low, high),
                         );
                     }
                 }
                 Gathering::Mean => {
                     for tap in &class.taps {
-                        acc = acc.add(gather::<V>(base, tap.offset, channels, lanes));
+                        acc = acc.add(gather::<V, E>(base, tap.offset, channels, lanes));
                     }
                     acc = acc.mul(V::splat(1.0 / class.taps.len() as f32));
                 }
                 Gathering::Fractions => {
                     for tap in &class.taps {
                         let fraction = self.slide.fractions[(from as isize + tap.offset) as usize];
-                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(V::splat(fraction), acc);
+                        acc = gather::<V, E>(base, tap.offset, channels, lanes)
+                            .mul_add(V::splat(fraction), acc);
                     }
                 }
             }
@@ -237,18 +246,18 @@ impl Image<'_> {
                     let (to, from) = (to as usize, from as isize);
                     let value = self.value(class, channel, source, (to, from));
                     match self.mode {
-                        Mode::Write => dest[to] = value,
-                        Mode::Add => dest[to] += value,
+                        Mode::Write => dest[to] = E::round(value),
+                        Mode::Add => dest[to].add(value),
                     }
                 }
             }
         }
     }
 
-    fn value(&self, class: &Class, channel: usize, source: &[f32], pixel: (usize, isize)) -> f32 {
+    fn value(&self, class: &Class, channel: usize, source: &[E], pixel: (usize, isize)) -> f32 {
         let slide = self.slide;
         let (to, from) = pixel;
-        let at = |offset: isize| source[(from + offset) as usize];
+        let at = |offset: isize| source[(from + offset) as usize].widen();
         let taps = class.taps.iter();
         match self.gathering {
             Gathering::Weighted { weights, bias } => {
@@ -267,14 +276,14 @@ impl Image<'_> {
                 }
                 let place = self.first + channel * slide.dest.pixels() + to;
                 // SAFETY: this sample's winners are its own.
-                unsafe { *winners.ptr().add(place) = winner as f32 };
+                unsafe { *winners.ptr().add(place) = E::round(winner as f32) };
                 best
             }
             Gathering::Winners { winners } => {
                 // SAFETY: winners are only read.
                 let winners = unsafe { winners.read() };
                 let first = (self.first + channel * slide.source.pixels()) as isize + from;
-                taps.filter(|tap| winners[(first + tap.offset) as usize] == tap.weight as f32)
+                taps.filter(|tap| winners[(first + tap.offset) as usize].widen() == tap.weight as f32)
                     .map(|tap| at(tap.offset))
                     .sum()
             }
@@ -320,7 +329,7 @@ impl DepthwiseSum {
         self.parts() * self.part_len()
     }
 
-    pub fn run(&self, pool: &Pool, operands: &DepthwiseOperands) {
+    pub fn run<E: Element>(&self, pool: &Pool, operands: &DepthwiseOperands<E>) {
         let workspace = operands.workspace;
         pool.each(self.parts(), |part, _| {
             let sums = workspace.part(part * self.part_len(), self.part_len());
@@ -341,7 +350,7 @@ impl DepthwiseSum {
     }
 
     /// Adds up some of the sums of all parts, in order.
-    fn add_up(&self, operands: &DepthwiseOperands, total: View, range: std::ops::Range<usize>) {
+    fn add_up<E>(&self, operands: &DepthwiseOperands<E>, total: View, range: std::ops::Range<usize>) {
         // SAFETY: the parts are complete; the layer's gradients are its own.
         let (sums, total) = unsafe { (operands.workspace.read(), total.write()) };
         if operands.mode == Mode::Write {
@@ -357,24 +366,24 @@ impl DepthwiseSum {
 
 /// Operands of [`DepthwiseSum::run`].
 #[derive(Clone, Copy)]
-pub(crate) struct DepthwiseOperands {
-    pub input: View,
-    pub output_grad: View,
+pub(crate) struct DepthwiseOperands<E> {
+    pub input: View<E>,
+    pub output_grad: View<E>,
     pub weight_grad: View,
     pub bias_grad: Option<View>,
     pub mode: Mode,
     pub workspace: View,
 }
 
-struct DepthwisePart<'a> {
+struct DepthwisePart<'a, E> {
     plan: &'a DepthwiseSum,
-    input: View,
-    output_grad: View,
+    input: View<E>,
+    output_grad: View<E>,
     sums: View,
     images: std::ops::Range<usize>,
 }
 
-impl Kernel for DepthwisePart<'_> {
+impl<E: Element> Kernel for DepthwisePart<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -397,7 +406,7 @@ impl Kernel for DepthwisePart<'_> {
     }
 }
 
-impl DepthwisePart<'_> {
+impl<E: Element> DepthwisePart<'_, E> {
     /// Sums all taps over a few vectors of channels; returns how many channels.
     ///
     /// # Safety
@@ -461,12 +470,13 @@ impl DepthwisePart<'_> {
                     let mut sum = 0.0;
                     for &(input, output, len) in runs {
                         for i in 0..len {
-                            sum += x[input + i * step] * g[output + i];
+                            sum += x[input + i * step].widen() * g[output + i].widen();
                         }
                     }
                     sums[tap * channels + channel] += sum;
                 }
-                sums[self.plan.runs.len() * channels + channel] += g.iter().sum::<f32>();
+                sums[self.plan.runs.len() * channels + channel] +=
+                    g.iter().map(|value| value.widen()).sum::<f32>();
             }
         }
     }

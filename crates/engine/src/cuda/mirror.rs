@@ -7,7 +7,7 @@ use std::ops::Range;
 use cudarc::driver::sys;
 
 use crate::cpu::{HostUpdate, Memory, Moved, Simd, Update, View};
-use crate::{EngineError, Homes, Optimizer, Place, Region, Spec};
+use crate::{EngineError, Homes, Optimizer, Place, Precision, Region, Spec};
 
 /// The mirrors. Others read and write gradients here, and the program copies them out and in. Where parameters have a
 /// place on the host, they live there: the update runs on the host, and each run begins with a copy in.
@@ -60,7 +60,7 @@ impl Mirror {
             gradients,
             len,
             optimizer: spec.optimizer,
-            simd: Simd::choose(simd)?,
+            simd: Simd::choose(simd, Precision::Fp32)?,
             update: None,
             state: (0..kept).map(|_| Memory::new(len)).collect::<Result<_, _>>()?,
             registered: BTreeMap::new(),

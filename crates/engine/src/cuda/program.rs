@@ -156,6 +156,13 @@ struct Pending {
     applied: usize,
 }
 
+/// Values of a program, and a copy of them.
+struct Guarded {
+    address: u64,
+    bytes: usize,
+    copy: Memory,
+}
+
 /// A program of the CUDA engine. Fields are in the order in which they must be dropped: recordings and methods before the
 /// streams and memory that they use.
 pub(super) struct CudaProgram {
@@ -165,6 +172,8 @@ pub(super) struct CudaProgram {
     woven: Option<Woven>,
     /// Whether the update, and the exchange if there is one, are part of runs.
     weaves: bool,
+    /// What the last run changed, as it was before; empty where that is not remembered.
+    guarded: Vec<Guarded>,
     methods: HashMap<(usize, Direction), Method>,
     libraries: Libraries,
     main: Lane,

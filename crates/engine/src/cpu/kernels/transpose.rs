@@ -43,7 +43,7 @@ pub(crate) fn transpose(from: &[f32], stride: usize, cols: usize, to: &mut [f32]
 /// Four rows of four values must be valid from both pointers, at their strides.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn turn(from: *const f32, stride: usize, to: *mut f32, width: usize) {
+pub(crate) unsafe fn turn(from: *const f32, stride: usize, to: *mut f32, width: usize) {
     use std::arch::x86_64::{_MM_TRANSPOSE4_PS, _mm_loadu_ps, _mm_storeu_ps};
     // SAFETY: the caller vouches; SSE is part of x86-64.
     unsafe {
@@ -65,28 +65,13 @@ unsafe fn turn(from: *const f32, stride: usize, to: *mut f32, width: usize) {
 /// Four rows of four values must be valid from both pointers, at their strides.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-unsafe fn turn(from: *const f32, stride: usize, to: *mut f32, width: usize) {
+pub(crate) unsafe fn turn(from: *const f32, stride: usize, to: *mut f32, width: usize) {
     for i in 0..SIDE {
         for j in 0..SIDE {
             // SAFETY: the caller vouches.
             unsafe { *to.add(j * width + i) = *from.add(i * stride + j) };
         }
     }
-}
-
-/// Prefetches the cache lines of `len` values from `at` on, if there are any.
-#[inline(always)]
-pub(crate) fn prefetch(values: &[f32], at: usize, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if at + len <= values.len() {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        for line in (0..len).step_by(16) {
-            // SAFETY: the address lies inside the slice; a prefetch changes nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().add(at + line).cast()) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (values, at, len);
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! The passes of a batch norm over its maps, for every instruction set.
 
+use std::ops::Range;
+
 use super::{CHUNK, Kept, Norm, NormBackward};
+use crate::cpu::element::Element;
 use crate::cpu::kernels::tile::Mode;
 use crate::cpu::memory::View;
-use crate::cpu::simd::{Kernel, Vector, each_vector};
+use crate::cpu::simd::{Kernel, Vector, each_vector, prefetch};
 use crate::outline::Bounds;
 
 /// What the lanes of a vector are.
@@ -64,44 +67,99 @@ impl Norm {
     }
 }
 
+/// Rows that are read together, so that memory is read about in its own order. It changes no sum.
+const ROWS: usize = 16;
+
+/// The maps that a sum reads.
+type Maps<'a, E> = [Option<&'a View<E>>; 3];
+
+/// A few vectors of channels of some rows of a part.
+struct Stretch {
+    rows: Range<usize>,
+    /// The first channel.
+    at: usize,
+    /// Channels of each vector.
+    lanes: usize,
+    /// Whether they are the part's first rows.
+    is_first: bool,
+}
+
+/// Adds up two values for each value of some rows, over a few vectors of channels. Meanwhile the lines that the same channels of the next
+/// rows lie in are asked for: what the hardware guesses from is the order of memory, which this is not.
+///
+/// # Safety
+/// As [`sum_part`].
+#[inline(always)]
+unsafe fn sum_rows<V: Vector, E: Element, const NV: usize>(
+    norm: &Norm,
+    stretch: &Stretch,
+    sums: View,
+    maps: &Maps<'_, E>,
+    values: &impl Fn(Place) -> (V, V),
+) {
+    let (channels, &Stretch { at, lanes, .. }) = (norm.channels, stretch);
+    // SAFETY: the caller vouches.
+    unsafe {
+        let rows = [sums.ptr().add(at), sums.ptr().add(channels + at)];
+        let mut acc = [[V::splat(0.0); NV]; 2];
+        if !stretch.is_first {
+            for (row, acc) in acc.iter_mut().enumerate() {
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    *acc = V::load_lanes(rows[row].add(j * V::LANES).cast_const(), lanes);
+                }
+            }
+        }
+        for row in stretch.rows.clone() {
+            for map in maps.iter().flatten() {
+                prefetch(map.ptr().wrapping_add((row + ROWS) * channels + at), NV * V::LANES);
+            }
+            let [first, second] = &mut acc;
+            for (j, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                let at = at + j * V::LANES;
+                let (a, b) = values(Place { offset: row * channels + at, lanes, channel: 0, at });
+                (*first, *second) = (first.add(a), second.add(b));
+            }
+        }
+        for (row, acc) in acc.into_iter().enumerate() {
+            for (j, acc) in acc.into_iter().enumerate() {
+                acc.store_lanes(rows[row].add(j * V::LANES), lanes);
+            }
+        }
+    }
+}
+
 /// Adds up two values for each value of the rows of a chunk (NHWC) or of one image (NCHW).
 ///
 /// # Safety
 /// `sums` must hold two rows of channels; `values(place)` must be safe inside the part.
 #[inline(always)]
-unsafe fn sum_part<V: Vector>(norm: &Norm, part: usize, sums: View, values: impl Fn(Place) -> (V, V)) {
+unsafe fn sum_part<V: Vector, E: Element>(
+    norm: &Norm,
+    part: usize,
+    sums: View,
+    maps: &Maps<'_, E>,
+    values: impl Fn(Place) -> (V, V),
+) {
     let channels = norm.channels;
     // SAFETY: the caller vouches.
     unsafe {
         if norm.rows() {
-            let (first, last) = (part * CHUNK, ((part + 1) * CHUNK).min(norm.count()));
-            let mut at = 0;
-            while at + 2 * V::LANES <= channels {
-                let mut acc = [V::splat(0.0); 4];
-                for row in first..last {
-                    let (a, b) =
-                        values(Place { offset: row * channels + at, lanes: V::LANES, channel: 0, at });
-                    let next = at + V::LANES;
-                    let offset = row * channels + next;
-                    let (c, d) = values(Place { offset, lanes: V::LANES, channel: 0, at: next });
-                    acc = [acc[0].add(a), acc[1].add(b), acc[2].add(c), acc[3].add(d)];
+            let last = ((part + 1) * CHUNK).min(norm.count());
+            for first in (part * CHUNK..last).step_by(ROWS) {
+                let rows = first..last.min(first + ROWS);
+                let is_first = first == part * CHUNK;
+                let mut at = 0;
+                while at + 2 * V::LANES <= channels {
+                    let stretch = Stretch { rows: rows.clone(), at, lanes: V::LANES, is_first };
+                    sum_rows::<V, E, 2>(norm, &stretch, sums, maps, &values);
+                    at += 2 * V::LANES;
                 }
-                acc[0].store(sums.ptr().add(at));
-                acc[1].store(sums.ptr().add(channels + at));
-                acc[2].store(sums.ptr().add(at + V::LANES));
-                acc[3].store(sums.ptr().add(channels + at + V::LANES));
-                at += 2 * V::LANES;
-            }
-            while at < channels {
-                let lanes = V::LANES.min(channels - at);
-                let mut acc = [V::splat(0.0); 2];
-                for row in first..last {
-                    let (a, b) = values(Place { offset: row * channels + at, lanes, channel: 0, at });
-                    acc = [acc[0].add(a), acc[1].add(b)];
+                while at < channels {
+                    let lanes = V::LANES.min(channels - at);
+                    let stretch = Stretch { rows: rows.clone(), at, lanes, is_first };
+                    sum_rows::<V, E, 1>(norm, &stretch, sums, maps, &values);
+                    at += lanes;
                 }
-                V::store_lanes(acc[0], sums.ptr().add(at), lanes);
-                V::store_lanes(acc[1], sums.ptr().add(channels + at), lanes);
-                at += lanes;
             }
         } else {
             norm.stretches(
@@ -137,14 +195,14 @@ unsafe fn across<V: Vector>(value: V) -> f32 {
     lanes[..V::LANES].iter().sum()
 }
 
-pub(super) struct Moments<'a> {
+pub(super) struct Moments<'a, E> {
     pub norm: &'a Norm,
     pub part: usize,
-    pub input: View,
+    pub input: View<E>,
     pub sums: View,
 }
 
-impl Kernel for Moments<'_> {
+impl<E: Element> Kernel for Moments<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -152,15 +210,16 @@ impl Kernel for Moments<'_> {
         let (norm, input, kind) = (self.norm, self.input.ptr(), self.norm.lanes());
         // SAFETY: offsets lie inside the input; a partial vector's empty lanes are cleared by `keep`.
         unsafe {
-            sum_part::<V>(
+            sum_part::<V, E>(
                 norm,
                 self.part,
                 self.sums,
+                &[Some(&self.input), None, None],
                 #[inline(always)]
                 |Place { offset, lanes, channel, at }| {
                     let pivot = match kind {
                         Lanes::Channels => V::load_lanes(input.add(at), lanes),
-                        Lanes::Pixels => V::splat(*input.add(channel * norm.pixels)),
+                        Lanes::Pixels => V::splat((*input.add(channel * norm.pixels)).widen()),
                     };
                     let value = keep(V::load_lanes(input.add(offset), lanes).sub(pivot), lanes);
                     (value, value.mul(value))
@@ -187,16 +246,16 @@ unsafe fn keep<V: Vector>(value: V, lanes: usize) -> V {
     }
 }
 
-pub(super) struct Apply<'a> {
+pub(super) struct Apply<'a, E> {
     pub norm: &'a Norm,
     pub part: usize,
-    pub input: View,
-    pub residual: Option<View>,
-    pub output: View,
+    pub input: View<E>,
+    pub residual: Option<View<E>>,
+    pub output: View<E>,
     pub kept: &'a Kept,
 }
 
-impl Kernel for Apply<'_> {
+impl<E: Element> Kernel for Apply<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -236,7 +295,13 @@ impl Kernel for Apply<'_> {
 /// # Safety
 /// Offsets must lie inside the maps.
 #[inline(always)]
-unsafe fn passed<V: Vector>(norm: &Norm, operands: &NormBackward, kept: &Kept, place: Place, value: V) -> V {
+unsafe fn passed<V: Vector, E: Element>(
+    norm: &Norm,
+    operands: &NormBackward<E>,
+    kept: &Kept,
+    place: Place,
+    value: V,
+) -> V {
     let Place { offset, lanes, .. } = place;
     // SAFETY: the caller vouches.
     unsafe {
@@ -256,15 +321,15 @@ unsafe fn passed<V: Vector>(norm: &Norm, operands: &NormBackward, kept: &Kept, p
     }
 }
 
-pub(super) struct BackwardSums<'a> {
+pub(super) struct BackwardSums<'a, E> {
     pub norm: &'a Norm,
     pub part: usize,
-    pub operands: &'a NormBackward,
+    pub operands: &'a NormBackward<E>,
     pub kept: &'a Kept,
     pub sums: View,
 }
 
-impl Kernel for BackwardSums<'_> {
+impl<E: Element> Kernel for BackwardSums<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -275,10 +340,12 @@ impl Kernel for BackwardSums<'_> {
         let write_back = operands.output.is_some() && norm.bounds != Bounds::NONE;
         // SAFETY: offsets lie inside the maps.
         unsafe {
-            sum_part::<V>(
+            let output = operands.output.as_ref().filter(|_| norm.bounds != Bounds::NONE);
+            sum_part::<V, E>(
                 norm,
                 self.part,
                 self.sums,
+                &[Some(&operands.input), Some(&operands.output_grad), output],
                 #[inline(always)]
                 |place| {
                     let Place { offset, lanes, .. } = place;
@@ -295,15 +362,15 @@ impl Kernel for BackwardSums<'_> {
     }
 }
 
-pub(super) struct BackwardInput<'a> {
+pub(super) struct BackwardInput<'a, E> {
     pub norm: &'a Norm,
     pub part: usize,
-    pub operands: &'a NormBackward,
+    pub operands: &'a NormBackward<E>,
     pub kept: &'a Kept,
     pub factors: View,
 }
 
-impl Kernel for BackwardInput<'_> {
+impl<E: Element> Kernel for BackwardInput<'_, E> {
     type Output = ();
 
     #[inline(always)]

@@ -185,6 +185,9 @@ impl Program for CudaProgram {
         let (rate, root) = pass.update.map_or((0.0, 1.0), |rate| self.count_update(rate));
         let (live, passes) = (self.spec.batch as i32, pass.count as i32);
         self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0), rate, root })?;
+        if pass.index == 0 {
+            self.remember()?;
+        }
         let updates = pass.update.is_some();
         let target = Target { shard: pass.shard, adds: pass.index > 0 };
         let run = Run::Training { target, updates };
@@ -260,6 +263,33 @@ impl Program for CudaProgram {
         self.recordings.clear();
         self.woven = weave.map(|weave| Woven::new(weave, self)).transpose()?;
         self.weaves = true;
+        Ok(())
+    }
+
+    fn guard(&mut self) -> Result<(), EngineError> {
+        self.device.enter()?;
+        let Memories { params, moving, state, .. } = &self.memory;
+        let places = &self.low.places;
+        let trained = [params].into_iter().chain(state).map(|memory| (memory, places.trained));
+        let all = trained.chain(moving.iter().map(|memory| (memory, places.statistics_len)));
+        let copies = all.filter(|&(_, len)| len > 0).map(|(memory, len)| {
+            let (address, bytes) = (memory.address, 4 * len);
+            Ok(Guarded { address, bytes, copy: Memory::new(bytes)? })
+        });
+        self.guarded = copies.collect::<Result<_, EngineError>>()?;
+        self.peak.look(&self.device)
+    }
+
+    fn undo(&mut self) -> Result<(), EngineError> {
+        self.device.enter()?;
+        self.await_failed()?;
+        for Guarded { address, bytes, copy } in &self.guarded {
+            self.main.stream.copy_on(*address, copy.address, *bytes)?;
+        }
+        self.main.stream.wait()?;
+        let copied = self.pending.copied;
+        self.pending = Pending { copied, ..Pending::default() };
+        self.packed = false;
         Ok(())
     }
 

@@ -152,6 +152,7 @@ impl CudaProgram {
             parts: if mirror.is_some() { Part::all(&low)? } else { Vec::new() },
             woven: None,
             weaves: false,
+            guarded: Vec::new(),
             methods,
             libraries,
             main,

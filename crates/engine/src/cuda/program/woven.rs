@@ -6,6 +6,9 @@ use crate::{Exchanged, Link, WovenBucket};
 /// Polls of the device between two checks of the other ranks.
 const POLLS: u32 = 1024;
 
+/// How long what is left of a run may take whose exchange was given up.
+const FAILED: Duration = Duration::from_secs(30);
+
 /// An exchange with all that it needs on the device.
 pub(super) struct Woven {
     pub overlap: bool,
@@ -273,6 +276,25 @@ impl CudaProgram {
             }
             woven.link.watch(begun.elapsed())?;
         }
+    }
+
+    /// Remembers what the run that follows changes.
+    pub(super) fn remember(&self) -> Result<(), EngineError> {
+        self.guarded.iter().try_for_each(|Guarded { address, bytes, copy }| {
+            self.main.stream.copy_on(copy.address, *address, *bytes)
+        })
+    }
+
+    /// Waits for a run whose exchange was given up: what is left of it ends by itself.
+    pub(super) fn await_failed(&self) -> Result<(), EngineError> {
+        let by = Instant::now() + FAILED;
+        while !self.main.stream.is_idle()? {
+            if Instant::now() > by {
+                return Err(EngineError::Exchange("a run goes on although its exchange was given up".into()));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
     }
 
     /// When each bucket was exchanged, as time before the end of the run.
