@@ -109,9 +109,12 @@ pub enum CommError {
         /// How long this rank had waited.
         waited: std::time::Duration,
     },
+    /// Go on in another group: this one was given up because of a new roster.
+    #[error("the group of GPUs was given up: it goes on with another one")]
+    Recalled,
     /// Go on without it: the library that hosts would exchange through is missing or too old.
     #[error(
-        "{why}; install it, name its folder in LD_LIBRARY_PATH, or name the library itself in {}",
+        "{why}; install an MPI library, name its folder in LD_LIBRARY_PATH, or name the library itself in {}",
         crate::mpi::VARIABLE
     )]
     NoMpi {
@@ -135,6 +138,30 @@ pub enum CommError {
         call: &'static str,
         /// Its answer.
         answer: String,
+    },
+    /// Try again: etcd did not answer, could not do it now, or something else answered.
+    #[error("etcd at {at} does not answer: {why}")]
+    NoEtcd {
+        /// Its address.
+        at: String,
+        /// What came instead of an answer.
+        why: String,
+    },
+    /// Reject the input: etcd answered, and will not do it.
+    #[error("etcd at {at} refuses: {why}")]
+    EtcdRefused {
+        /// Its address.
+        at: String,
+        /// Its reason.
+        why: String,
+    },
+    /// Reject the input: a file that TLS needs cannot be used.
+    #[error("cannot use {} for TLS: {why}", path.display())]
+    EtcdFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// Reject the input: nothing can listen at an address.
     #[error("cannot listen at {address}: {source}")]

@@ -12,6 +12,7 @@ mod collective;
 mod control;
 mod deadline;
 mod error;
+pub mod etcd;
 mod futex;
 mod half;
 mod handoff;

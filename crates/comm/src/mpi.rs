@@ -41,9 +41,6 @@ use dock::Dock;
 use talk::Switchboard;
 use wire::MpiWire;
 
-/// Variables that number files by which a launcher and its process talk. They are not for whoever this process starts.
-const FILES: [&str; 2] = ["PMI_FD", "HYDI_CONTROL_FD"];
-
 /// How long the thread sleeps where MPI does not work any more.
 const RESIGNED: Duration = Duration::from_millis(100);
 
@@ -83,19 +80,15 @@ pub struct RankVisitor {
 }
 
 impl Mpi {
-    /// Begins MPI, in a job of so many ranks as whoever started it says. To be called once in a process.
+    /// Begins MPI, in a job of so many ranks as whoever started it says. To be called once in a process, before it opens files that
+    /// others are to inherit.
     ///
     /// # Errors
-    /// If the library refuses, or does not see all of them.
-    pub fn start(library: Library, world: u32) -> Result<Self, CommError> {
-        for file in FILES.iter().filter_map(|name| std::env::var(name).ok()?.parse::<RawFd>().ok()) {
-            // SAFETY: it is used in this call only, and where nothing is open under this number the system says so.
-            let file = unsafe { BorrowedFd::borrow_raw(file) };
-            // Whoever inherits it can do no harm that could not be lived with.
-            let _ = fcntl_setfd(file, FdFlags::CLOEXEC);
-        }
+    /// If the library refuses, does not see all of them, or has not begun within this time.
+    pub fn start(library: Library, world: u32, within: Duration) -> Result<Self, CommError> {
+        keep_files();
         let (version, path) = (library.version.clone(), library.path.clone());
-        let mut mpi = Self::start_with(move || library.begin(dock::places(world)), world)?;
+        let mut mpi = Self::start_with(move || library.begin(dock::places(world)), world, within)?;
         (mpi.version, mpi.path) = (version, path);
         Ok(mpi)
     }
@@ -103,6 +96,7 @@ impl Mpi {
     fn start_with(
         begin: impl FnOnce() -> Result<Box<dyn Interface>, CommError> + Send + 'static,
         world: u32,
+        within: Duration,
     ) -> Result<Self, CommError> {
         let board = Arc::new(Switchboard::new(world)?);
         let (tasks, asked) = mpsc::channel();
@@ -119,9 +113,12 @@ impl Mpi {
                     // Nobody listens where the process is about to end.
                     let _ = tell.send(Ok(dock.rank()));
                     work(dock, &asked);
-                    let patience = if ending.load(Ordering::Relaxed) { FAREWELL } else { ABRUPT };
-                    if let Err(error) = dock.leave(patience) {
-                        // Whoever started this process sees that it has not left in good order.
+                    let is_over = ending.load(Ordering::Relaxed);
+                    let left = dock.leave(if is_over { FAREWELL } else { ABRUPT });
+                    // Where it ends before the others, they need not have left: why it ends says more.
+                    if let Err(error) = left.as_ref()
+                        && is_over
+                    {
                         eprintln!("MPI was not left in good order: {error}");
                     }
                 }
@@ -130,9 +127,14 @@ impl Mpi {
         };
         let thread = thread::Builder::new().name("porter".into()).spawn(work);
         let thread = Some(thread.map_err(CommError::system("start a thread"))?);
-        let rank = told.recv().map_err(|_| CommError::Mpi {
-            call: "MPI_Init_thread",
-            answer: "its thread has ended".into(),
+        let rank = told.recv_timeout(within).map_err(|why| {
+            let answer = match why {
+                RecvTimeoutError::Disconnected => "its thread has ended".into(),
+                RecvTimeoutError::Timeout => {
+                    format!("it has not returned within {} s: not all ranks have come", within.as_secs())
+                }
+            };
+            CommError::Mpi { call: "MPI_Init_thread", answer }
         })??;
         Ok(Self {
             tasks: Some(tasks),
@@ -249,6 +251,19 @@ impl Mpi {
     }
 }
 
+/// Keeps files that this process was started with from those that it starts. Some launchers leave open what they talk through, also with
+/// others: whoever holds such an end keeps them from seeing that this process has ended.
+fn keep_files() {
+    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    for file in numbers.filter(|&file| file > 2) {
+        // SAFETY: it is used in this call only, and where nothing is open under this number any more the system says so.
+        let file = unsafe { BorrowedFd::borrow_raw(file) };
+        // It fails for the folder alone, which is closed by now.
+        let _ = fcntl_setfd(file, FdFlags::CLOEXEC);
+    }
+}
+
 fn wait(source: &impl AsFd, until: Instant) {
     let left = timespec(until.saturating_duration_since(Instant::now()));
     // Whatever it answers, all is looked at next.
@@ -310,6 +325,8 @@ impl Quay<'_> {
     }
 
     fn all_reduce(&mut self, size: Bytes, trial: Trial) -> Result<AllReduceRow, CommError> {
+        // While the library waits for the others nothing is said, and they may wait for what was said last.
+        self.0.flush(trial.limit)?;
         let interface = self.0.interface();
         let mut values = vec![0.0; whole_values(size)];
         let world = interface.world();

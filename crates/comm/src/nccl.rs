@@ -6,9 +6,9 @@ mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{self, SendError};
+use std::sync::mpsc::{self, RecvTimeoutError, SendError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_record::Rank;
 
@@ -70,21 +70,37 @@ pub struct Seat {
 pub struct Nccl {
     interface: Arc<dyn Interface>,
     comm: Handle,
+    /// The rank's device.
+    context: usize,
     rank: Rank,
     world: u32,
     /// Whether the group has been given up.
     over: bool,
 }
 
+/// How often whoever joins a group looks whether it has been recalled.
+const LOOK: Duration = Duration::from_millis(5);
+
 impl Nccl {
     /// Takes a seat in a group; the thread's device is the rank's. All ranks must do so within this time.
     pub fn join(interface: Arc<dyn Interface>, seat: Seat, within: Duration) -> Result<Self, CommError> {
+        Self::join_unless(interface, seat, within, &mut || false)
+    }
+
+    /// The same, unless it is recalled meanwhile: whoever is waited for may be lost.
+    pub fn join_unless(
+        interface: Arc<dyn Interface>,
+        seat: Seat,
+        within: Duration,
+        is_recalled: &mut dyn FnMut() -> bool,
+    ) -> Result<Self, CommError> {
         let Seat { group, rank, world } = seat;
         let context = interface.context()?;
         // Without room for a message, one is either taken by whom it is for or comes back to who sent it.
         let (tell, told) = mpsc::sync_channel(0);
         let joining = interface.clone();
-        // The call blocks until all have come, and cannot be told to stop.
+        // The call blocks until all have come, and cannot be told to stop. Where it is not waited for any longer, the thread stays
+        // until the connections of those who have gone end its call, or this process does.
         thread::Builder::new()
             .name("nccl-init".into())
             .spawn(move || {
@@ -95,9 +111,14 @@ impl Nccl {
                 }
             })
             .map_err(CommError::system("start a thread"))?;
-        match told.recv_timeout(within) {
-            Ok(comm) => Ok(Self { interface, comm: comm?, rank, world, over: false }),
-            Err(_) => Err(CommError::Silent { waited: within }),
+        let by = Instant::now() + within;
+        loop {
+            match told.recv_timeout(LOOK) {
+                Ok(comm) => return Ok(Self { interface, comm: comm?, context, rank, world, over: false }),
+                Err(_) if is_recalled() => return Err(CommError::Recalled),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < by => {}
+                Err(_) => return Err(CommError::Silent { waited: within }),
+            }
         }
     }
 
@@ -184,19 +205,34 @@ impl Nccl {
     /// Whether there is still something to wait for, `waited` into a wait that may take until `patience`. The group is
     /// given up where another rank has failed, or has not answered for so long: what waits on the device then ends.
     pub fn watch(&mut self, waited: Duration, patience: Duration) -> Result<(), CommError> {
+        if self.over {
+            return Err(CommError::Recalled);
+        }
         let sound = self.interface.async_error(self.comm);
         let error = match sound {
             Err(error) => error,
             Ok(()) if waited > patience => CommError::Silent { waited },
             Ok(()) => return Ok(()),
         };
-        self.abort();
+        self.give_up();
         Err(error)
     }
 
     /// Gives the group up: operations under way end with whatever they have.
-    fn abort(&mut self) {
-        if !std::mem::replace(&mut self.over, true) {
+    ///
+    /// NCCL tells the device at once, and then waits until no recording has operations of the group any more. Whoever gives it up
+    /// has to drop those, so another thread waits.
+    pub fn give_up(&mut self) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let (interface, comm, context) = (self.interface.clone(), self.comm, self.context);
+        let abort = move || {
+            // Whatever the driver answers, the group is left.
+            let _ = interface.enter(context);
+            interface.abort(comm);
+        };
+        if thread::Builder::new().name("nccl-abort".into()).spawn(abort).is_err() {
             self.interface.abort(self.comm);
         }
     }

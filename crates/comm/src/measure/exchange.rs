@@ -55,7 +55,9 @@ impl Exchange {
         let values = whole_values(size);
         let (buckets, slices) = (values.div_ceil(BUCKET).max(1) as u32, SLICES * hosts);
         let shape = Shape { seats: 1, shards: hosts, buckets, slices, hosts };
-        let mut ground = Ground::create(GroundSize { shape, values, state: 0, statistics: 0, half: None })?;
+        let gradients = shape.shards;
+        let size = GroundSize { shape, values, state: 0, statistics: 0, half: None, gradients };
+        let mut ground = Ground::create(size)?;
         let called = Bell::create()?;
         ground.call_porter(Bell::attach(called.descriptor())?);
         let bucket = |number| slice(0..values, Rank(number), buckets);

@@ -8,9 +8,9 @@
 
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
-use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -31,6 +31,10 @@ const IN: usize = 4;
 const ALL: usize = 96 << 20;
 const LEAST: usize = 64 << 10;
 const MOST: usize = 1 << 20;
+
+/// How long after something moved it looks again at once, and only lets others have the core: much of what libraries do they do while
+/// they are looked at.
+const AWAKE: Duration = Duration::from_micros(100);
 
 /// How long it sleeps at least and at most while nothing moves, and which part of the time since something did: MPI wakes nobody.
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
@@ -211,12 +215,20 @@ impl Dock {
     }
 
     /// The chunk that is next from a rank, if it is there.
-    pub fn front(&self, rank: u32) -> Option<(Head, &[u8])> {
+    ///
+    /// # Errors
+    /// If it makes no sense.
+    pub fn front(&self, rank: u32) -> Result<Option<(Head, &[u8])>, CommError> {
         let side = &self.sides[rank as usize];
-        side.full.get(side.next).filter(|is_full| **is_full)?;
+        if !side.full.get(side.next).is_some_and(|is_full| *is_full) {
+            return Ok(None);
+        }
         let berth = &side.into[side.next];
-        let (head, len) = Head::read(berth, self.chunk)?;
-        Some((head, &berth[HEAD..HEAD + len]))
+        let (head, len) = Head::read(berth, self.chunk).ok_or_else(|| CommError::Mpi {
+            call: "MPI_Irecv",
+            answer: format!("what came from rank {rank} is no message of Paceline's"),
+        })?;
+        Ok(Some((head, &berth[HEAD..HEAD + len])))
     }
 
     /// Goes on to the chunk after it.
@@ -310,7 +322,7 @@ impl Dock {
         }
         self.done = done;
         for rank in self.others() {
-            while let Some((head, bytes)) = self.front(rank) {
+            while let Some((head, bytes)) = self.front(rank)? {
                 match head.kind {
                     Kind::Talk => self.board.hear(rank, &head, bytes),
                     Kind::Bye => self.sides[rank as usize].is_gone = true,
@@ -341,7 +353,13 @@ impl Dock {
     /// Sleeps until `bell` is rung, somebody wants to say something, `wait` has passed, or it is time to look again; whether it was the
     /// bell.
     pub fn nap(&self, bell: Option<BorrowedFd<'_>>, wait: Duration) -> Result<bool, CommError> {
-        let idle = (self.moved.elapsed() / NAP_PART).clamp(NAPS.0, NAPS.1);
+        let since = self.moved.elapsed();
+        let idle = if since < AWAKE {
+            thread::yield_now();
+            Duration::ZERO
+        } else {
+            (since / NAP_PART).clamp(NAPS.0, NAPS.1)
+        };
         let mut files = vec![PollFd::from_borrowed_fd(self.board.called(), PollFlags::IN)];
         files.extend(bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)));
         match poll(&mut files, Some(&timespec(wait.min(idle)))) {
@@ -352,6 +370,25 @@ impl Dock {
             self.board.heed();
         }
         Ok(files.get(1).is_some_and(|bell| !bell.revents().is_empty()))
+    }
+
+    /// Waits until all that was to be said or sent is with the others, or at least out of this rank's hands.
+    ///
+    /// # Errors
+    /// If they do not take it, or if MPI does not work any more.
+    pub fn flush(&mut self, within: Duration) -> Result<(), CommError> {
+        let until = Instant::now() + within;
+        let is_loaded = |side: &Side| side.free.len() < side.out.len();
+        while self.others().any(|rank| self.board.has_words(rank) || is_loaded(&self.sides[rank as usize])) {
+            if Instant::now() >= until {
+                let answer = format!("others have not taken it within {} s", within.as_secs());
+                return Err(CommError::Mpi { call: "MPI_Isend", answer });
+            }
+            if !self.tend()? {
+                self.nap(None, NAPS.1)?;
+            }
+        }
+        Ok(())
     }
 
     /// Says farewell to all others, and leaves MPI when they have done so, too.
@@ -378,12 +415,12 @@ impl Dock {
                 break;
             }
             if Instant::now() >= until {
-                let answer = format!("others have not left within {} s", within.as_secs());
-                return Err(CommError::Mpi { call: "MPI_Finalize", answer });
+                let answer = format!("others have not said farewell within {} s", within.as_secs());
+                return Err(CommError::Mpi { call: "leaving", answer });
             }
             // Cargo that nobody takes is in front of what others say last.
             for rank in self.others() {
-                while self.front(rank).is_some_and(|(head, _)| head.kind == Kind::Cargo) {
+                while self.front(rank)?.is_some_and(|(head, _)| head.kind == Kind::Cargo) {
                     self.advance(rank)?;
                 }
             }
@@ -401,7 +438,13 @@ impl Dock {
             self.interface.cancel(place)?;
         }
         let mut done = Vec::new();
+        self.interface.test(&mut done)?;
         while expected.iter().any(|place| !done.contains(place)) {
+            if Instant::now() >= until {
+                let answer = format!("receives were not given up within {} s", within.as_secs());
+                return Err(CommError::Mpi { call: "MPI_Cancel", answer });
+            }
+            self.nap(None, NAPS.0)?;
             self.interface.test(&mut done)?;
         }
         self.interface.finalize()

@@ -69,10 +69,8 @@ impl Library {
     /// # Errors
     /// [`NoMpi`](CommError::NoMpi) if there is none, or if it is too old.
     pub fn find(family: Family) -> Result<Self, CommError> {
-        if let Some(named) = std::env::var_os(VARIABLE) {
-            let named = named.to_string_lossy();
-            return Self::open(&named)?
-                .ok_or_else(|| missing(format!("{named}, which {VARIABLE} names, was not found")));
+        if let Some(named) = Self::named() {
+            return named;
         }
         let folders = std::os::unix::process::parent_id();
         let beside = beside(&PathBuf::from(format!("/proc/{folders}/exe")));
@@ -91,17 +89,21 @@ impl Library {
         Err(refused.unwrap_or_else(|| missing(format!("no library of {family} was found ({names})"))))
     }
 
-    /// All that the loader finds, one of each name.
-    pub fn all() -> Vec<Result<Self, CommError>> {
-        let mut names: Vec<&str> = Family::ALL.into_iter().flat_map(Family::names).copied().collect();
-        names.dedup();
-        let named = std::env::var(VARIABLE).ok();
-        let names = named.as_deref().into_iter().chain(names);
-        let mut found: Vec<Result<Self, CommError>> = Vec::new();
-        for name in names {
-            let Some(opened) = Self::open(name).transpose() else { continue };
-            let is_known = |other: &Result<Self, CommError>| match (other, &opened) {
-                (Ok(other), Ok(opened)) => other.path == opened.path,
+    /// All that the loader finds, and the one that [`VARIABLE`] names. They stay loaded: what a library leaves behind in a process may
+    /// need it.
+    pub fn all() -> Vec<Result<&'static Self, CommError>> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in Family::ALL.into_iter().flat_map(Family::names) {
+            if !names.contains(name) {
+                names.push(name);
+            }
+        }
+        let opened = names.into_iter().filter_map(|name| Self::open(name).transpose());
+        let mut found: Vec<Result<&'static Self, CommError>> = Vec::new();
+        for opened in Self::named().into_iter().chain(opened) {
+            let opened = opened.map(|library| &*Box::leak(Box::new(library)));
+            let is_known = |other: &Result<&Self, CommError>| match (other, &opened) {
+                (Ok(other), Ok(opened)) => other.path.is_some() && other.path == opened.path,
                 _ => false,
             };
             if !found.iter().any(is_known) {
@@ -109,6 +111,14 @@ impl Library {
             }
         }
         found
+    }
+
+    /// The one that [`VARIABLE`] names, if it names one.
+    fn named() -> Option<Result<Self, CommError>> {
+        let named = std::env::var_os(VARIABLE).filter(|named| !named.is_empty())?;
+        let named = named.to_string_lossy();
+        let absent = || missing(format!("{named}, which {VARIABLE} names, was not found"));
+        Some(Self::open(&named).and_then(|opened| opened.ok_or_else(absent)))
     }
 
     /// Loads a library; `None` if there is no such file.
@@ -121,7 +131,7 @@ impl Library {
                 let is_missing = why.contains(name) && why.ends_with("No such file or directory");
                 return match is_missing {
                     true => Ok(None),
-                    false => Err(missing(format!("{name} was found and cannot be loaded ({why})"))),
+                    false => Err(missing(format!("{name} cannot be loaded ({why})"))),
                 };
             }
             Err(error) => return Err(missing(format!("{name} cannot be loaded ({error})"))),

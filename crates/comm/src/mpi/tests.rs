@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 fn start(fake: Fake) -> Mpi {
     let world = fake.world();
-    Mpi::start_with(move || Ok(Box::new(fake) as Box<dyn Interface>), world).expect("MPI")
+    Mpi::start_with(move || Ok(Box::new(fake) as Box<dyn Interface>), world, LIMIT).expect("MPI")
 }
 
 /// Runs something on each rank of a job, at the same time; what it gave, and how the job ended.
@@ -264,9 +264,57 @@ fn when_mpi_breaks_down_every_connection_and_every_peer_is_lost() {
 #[test]
 fn a_library_that_does_not_see_the_others_is_refused() {
     let fake = job(1, 1).0.remove(0);
-    let begun = Mpi::start_with(move || Ok(Box::new(fake) as Box<dyn Interface>), 2);
+    let begun = Mpi::start_with(move || Ok(Box::new(fake) as Box<dyn Interface>), 2, LIMIT);
     let why = begun.err().expect("it is refused").to_string();
     assert!(why.contains("2 processes were started, and the MPI library sees 1"), "{why}");
+}
+
+#[test]
+fn what_was_said_before_the_librarys_all_reduce_is_heard_before_it() {
+    let trial = Trial { warm_up: 0, repeats: 1, limit: LIMIT };
+    let (_, watch) = on_ranks(2, 4, |mpi| {
+        let row = if mpi.rank() == 0 {
+            let mut letters = next_visitor(mpi).letters;
+            let (go, wait) = mpsc::channel::<()>();
+            mpi.run(move |_| {
+                let _ = wait.recv();
+            });
+            let (tell, told) = mpsc::channel();
+            letters.send(b"begin").expect("a letter");
+            mpi.run(move |quay| drop(tell.send(quay.all_reduce(Bytes(64), trial))));
+            drop(go);
+            told.recv().expect("an answer")
+        } else {
+            let mut letters = mpi.call(0, b"", &Cable::default()).expect("a call");
+            assert_eq!(next_letter(&mut letters).expect("a letter"), b"begin");
+            mpi.all_reduce(Bytes(64), trial)
+        };
+        assert_eq!(row.expect("a row").wrong, 0);
+    });
+    check_end(&watch, 2);
+}
+
+#[test]
+fn a_library_that_does_not_begin_is_not_waited_for_in_vain() {
+    let (done, wait) = mpsc::channel::<()>();
+    let begin = move || {
+        // The others never come.
+        let _ = wait.recv();
+        Err(CommError::Alone { started: 2, found: 1 })
+    };
+    let begun = Mpi::start_with(begin, 2, Duration::from_millis(20));
+    let why = begun.err().expect("it is given up").to_string();
+    assert!(why.contains("not all ranks have come"), "{why}");
+    drop(done);
+}
+
+#[test]
+fn files_that_a_process_was_started_with_are_kept_from_those_that_it_starts() {
+    let file = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).expect("a file");
+    let is_kept = || rustix::io::fcntl_getfd(&file).expect("it is open").contains(FdFlags::CLOEXEC);
+    assert!(!is_kept());
+    keep_files();
+    assert!(is_kept());
 }
 
 #[test]

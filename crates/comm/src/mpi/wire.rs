@@ -91,7 +91,7 @@ impl Peer {
         inbox: &mut dyn Inbox,
     ) -> Result<bool, CommError> {
         let rank = self.host.0;
-        let Some((head, bytes)) = dock.front(rank) else { return Ok(false) };
+        let Some((head, bytes)) = dock.front(rank)? else { return Ok(false) };
         if head.kind != Kind::Cargo || (head.run, head.generation) != (roster.run, roster.generation) {
             return Ok(false);
         }

@@ -269,6 +269,10 @@ impl Interface for Library {
     }
 
     fn context(&self) -> Result<usize, CommError> {
+        // SAFETY: it looks for the driver alone. Without it nothing is on a device.
+        if !unsafe { driver::is_culib_present() } {
+            return Ok(0);
+        }
         let mut context = ptr::null_mut();
         // SAFETY: a place for the handle.
         check_driver(unsafe { driver::cuCtxGetCurrent(&mut context) }, "cuCtxGetCurrent")?;
@@ -276,6 +280,9 @@ impl Interface for Library {
     }
 
     fn enter(&self, context: usize) -> Result<(), CommError> {
+        if context == 0 {
+            return Ok(());
+        }
         // SAFETY: the context of a device is alive as long as the process that took it.
         check_driver(unsafe { driver::cuCtxSetCurrent(context as driver::CUcontext) }, "cuCtxSetCurrent")
     }

@@ -27,6 +27,8 @@ struct Fake {
     broken: bool,
     /// Held while the others do not come.
     absent: Mutex<()>,
+    /// Held while there are recordings with operations of the group.
+    recorded: Mutex<()>,
     log: Mutex<Vec<&'static str>>,
 }
 
@@ -50,8 +52,19 @@ impl Fake {
             destroyed: AtomicUsize::new(0),
             broken: false,
             absent: Mutex::default(),
+            recorded: Mutex::default(),
             log: Mutex::default(),
         }
+    }
+
+    /// Waits until the group has been left, once.
+    fn is_left(&self) {
+        let by = Instant::now() + 10 * SECOND;
+        while self.aborted.load(Ordering::SeqCst) == 0 {
+            assert!(Instant::now() < by, "the group is still there");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(self.aborted.load(Ordering::SeqCst), 1, "once");
     }
 
     fn put(&self, comm: Handle, what: What, name: &'static str, call: Call) -> Result<(), CommError> {
@@ -163,6 +176,7 @@ impl Interface for Fake {
     }
 
     fn abort(&self, _: Handle) {
+        drop(self.recorded.lock().unwrap());
         self.aborted.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -294,8 +308,9 @@ fn a_rank_that_nobody_answers_gives_up_after_its_patience() {
     let error = nccl.watch(2 * SECOND, SECOND).expect_err("too long");
     assert!(matches!(error, CommError::Silent { .. }), "{error}");
     assert!(error.to_string().contains("had not answered after 2 s"), "{error}");
+    assert!(matches!(nccl.watch(Duration::ZERO, SECOND), Err(CommError::Recalled)), "it is over");
     drop(nccl);
-    assert_eq!(fake.aborted.load(Ordering::SeqCst), 1, "once");
+    fake.is_left();
     assert_eq!(fake.destroyed.load(Ordering::SeqCst), 0, "what was aborted is not destroyed");
 }
 
@@ -305,7 +320,7 @@ fn a_rank_gives_up_at_once_where_another_has_failed() {
     let mut nccl = join(&fake, 0);
     let error = nccl.watch(Duration::ZERO, SECOND).expect_err("remote error");
     assert!(error.to_string().contains("remote error"), "{error}");
-    assert_eq!(fake.aborted.load(Ordering::SeqCst), 1);
+    fake.is_left();
 }
 
 #[test]
@@ -320,12 +335,38 @@ fn a_group_whose_ranks_come_too_late_is_not_waited_for_and_then_left() {
     assert!(matches!(joined, Err(CommError::Silent { .. })));
     assert_eq!(fake.aborted.load(Ordering::SeqCst), 0, "nobody has come yet");
     drop(absent);
-    let by = Instant::now() + 10 * SECOND;
-    while fake.aborted.load(Ordering::SeqCst) == 0 {
-        assert!(Instant::now() < by, "the group is still there");
-        thread::sleep(Duration::from_millis(1));
-    }
+    fake.is_left();
     assert_eq!(fake.destroyed.load(Ordering::SeqCst), 0, "what was aborted is not destroyed");
+}
+
+#[test]
+fn whoever_is_recalled_while_it_joins_does_not_wait_for_the_lost() {
+    let fake = Arc::new(Fake::new(2));
+    let absent = fake.absent.lock().unwrap();
+    let mut looks = 0;
+    let mut recalled = || {
+        looks += 1;
+        looks == 3
+    };
+    let seat = Seat { group: [9; 128], rank: Rank(0), world: 2 };
+    let joined = Nccl::join_unless(fake.clone(), seat, 300 * SECOND, &mut recalled);
+    assert!(matches!(joined, Err(CommError::Recalled)));
+    drop(absent);
+    fake.is_left();
+    assert_eq!(fake.destroyed.load(Ordering::SeqCst), 0, "what was aborted is not destroyed");
+}
+
+#[test]
+fn giving_up_does_not_wait_for_recordings_that_their_owner_has_still_to_drop() {
+    let fake = Arc::new(Fake::new(1));
+    let mut nccl = join(&fake, 0);
+    let recorded = fake.recorded.lock().unwrap();
+    // It would not return from here if it waited.
+    nccl.give_up();
+    nccl.give_up();
+    assert_eq!(fake.aborted.load(Ordering::SeqCst), 0, "they are still there");
+    drop(recorded);
+    fake.is_left();
 }
 
 #[test]

@@ -4,150 +4,21 @@
 //! every host stops its members where they are, drops its connections and makes new ones; each says how far it *stands*; when all
 //! have, all *go*. A roster is numbered, and whatever carries another number is not heard.
 //!
+//! Where rosters are also written down in a place that all hosts can read, one is called only when it has been: whoever takes the first
+//! host's place when that is lost begins with what is written there.
+//!
 //! Who comes while a training runs is a guest at first: it gets the state while the others go on. When it has come up with
 //! them, all *hold* at the begin of a step, and the shards are dealt anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_record::{Host, Nanos};
-use serde::{Deserialize, Serialize};
 
 use super::Parts;
 
-/// What decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostPolicy {
-    /// With fewer hosts than this nothing runs.
-    pub min: u32,
-    /// More than this there never are.
-    pub max: u32,
-    /// Whether the training goes on without hosts that are lost.
-    pub elastic: bool,
-    /// How long to wait with fewer than `min`.
-    pub patience: Nanos,
-    /// How long the first roster waits for more than `min`, after the last one came.
-    pub grace: Nanos,
-    /// How long to wait for news of a host that another one misses: whoever is gone is soon heard to be.
-    pub doubt: Nanos,
-    /// Shards of a step.
-    pub shards: u32,
-}
+mod words;
 
-/// A host's place in a roster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// The host.
-    pub host: Host,
-    /// Where its shards end; those of a guest end where they begin.
-    pub end: u32,
-}
-
-/// A roster of hosts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Roster {
-    /// Its number.
-    pub generation: u64,
-    /// The hosts, in the order of their shards, guests last.
-    pub places: Vec<Place>,
-    /// Whether a host was lost that had shards in the roster before.
-    pub is_loss: bool,
-}
-
-impl Roster {
-    /// Where the shards of each host end.
-    pub fn ends(&self) -> Vec<u32> {
-        self.places.iter().map(|place| place.end).collect()
-    }
-
-    /// The place of a host.
-    pub fn place_of(&self, host: Host) -> Option<usize> {
-        self.places.iter().position(|place| place.host == host)
-    }
-
-    fn is_guest(&self, host: Host) -> bool {
-        let Some(place) = self.place_of(host) else { return false };
-        place > 0 && self.places[place].end == self.places[place - 1].end
-    }
-}
-
-/// How far a host stands when a roster is called.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stand {
-    /// Steps done; `None` where it has no state at all.
-    pub done: Option<u64>,
-    /// Slices of the step after these that it has not done; all of them, if it has no state.
-    pub missing: Vec<(u32, u32)>,
-    /// Parts of the test after these that it lacks.
-    pub untested: Vec<u32>,
-    /// Whether it has done what is due after these steps.
-    pub passed: bool,
-}
-
-/// What the authority tells a host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Order {
-    /// Stop members, make connections, and say how you stand.
-    Call(Roster),
-    /// All stand like this, in the order of the roster: go on.
-    Go {
-        /// The roster.
-        generation: u64,
-        /// By place.
-        stands: Vec<Stand>,
-    },
-    /// Say before which step you can stop.
-    Limit,
-    /// Stop before this step.
-    Hold(u64),
-    /// All have done all.
-    Bye,
-    /// Save and end.
-    End(String),
-}
-
-/// What a host tells the authority.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Word {
-    /// An answer to [`Order::Call`].
-    Stands {
-        /// The roster.
-        generation: u64,
-        /// How it stands.
-        stand: Stand,
-    },
-    /// Another host of the roster cannot be reached.
-    Misses {
-        /// The roster.
-        generation: u64,
-        /// That host.
-        host: Host,
-        /// What happened.
-        why: String,
-    },
-    /// A guest has come up with the others.
-    CaughtUp,
-    /// An answer to [`Order::Limit`].
-    CanHold(u64),
-    /// It stands before the step that it was to hold at.
-    Holds(u64),
-    /// It has done all.
-    Finished,
-    /// It takes no part any more.
-    Leaves(String),
-}
-
-/// What a decision was, for the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decided {
-    /// A host was lost.
-    Lost(Host, String),
-    /// A host left.
-    Left(Host),
-    /// A roster takes effect, with the steps done before it.
-    Roster(Roster, u64),
-}
+pub use words::{Decided, HostPolicy, Order, Place, Roster, Stand, Word};
 
 #[derive(Clone, Debug)]
 struct Member {
@@ -175,16 +46,33 @@ enum Phase {
     Called { stands: BTreeMap<Host, Stand> },
     /// Work goes on.
     Running,
-    /// Work goes on until all can stop at once.
-    Holding { limits: BTreeMap<Host, u64>, at: Option<u64>, held: BTreeSet<Host> },
+    /// Work goes on until all can stop at once, and then by another roster.
+    Holding { next: Roster, limits: BTreeMap<Host, u64>, at: Option<u64>, held: BTreeSet<Host> },
+}
+
+/// What whoever takes the place of a lost first host begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The newest roster that was granted.
+    pub roster: Roster,
+    /// Those of its hosts that should come back.
+    pub awaited: BTreeSet<Host>,
 }
 
 /// Keeps the roster of hosts.
 #[derive(Clone, Debug)]
 pub struct Authority {
     policy: HostPolicy,
+    /// The host that it is kept on.
+    own: Host,
     hosts: BTreeMap<Host, Member>,
     roster: Roster,
+    /// A roster that waits to be granted, and since when.
+    proposed: Option<(Roster, Nanos)>,
+    /// The newest generation that was ever granted: its number is not used again, whether it was called or not.
+    spent: u64,
+    /// Hosts that should come back, until when they are waited for.
+    awaited: BTreeSet<Host>,
     phase: Phase,
     came: Nanos,
     complaints: Vec<Complaint>,
@@ -194,12 +82,16 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Before anybody is there.
-    pub fn new(policy: HostPolicy, now: Nanos) -> Self {
+    /// Before anybody is there; on this host.
+    pub fn new(policy: HostPolicy, own: Host, now: Nanos) -> Self {
         Self {
             policy,
+            own,
             hosts: BTreeMap::new(),
             roster: Roster::default(),
+            proposed: None,
+            spent: 0,
+            awaited: BTreeSet::new(),
             phase: Phase::Waiting { since: now },
             came: now,
             complaints: Vec::new(),
@@ -207,6 +99,48 @@ impl Authority {
             decided: Vec::new(),
             over: false,
         }
+    }
+
+    /// In the place of one that was lost.
+    pub fn resume(policy: HostPolicy, own: Host, known: Known, now: Nanos) -> Self {
+        let Known { roster, awaited } = known;
+        let spent = roster.generation;
+        // Whoever was lost had shards, or it does no harm to believe so.
+        let roster = Roster { is_loss: true, ..roster };
+        Self { roster, spent, awaited, ..Self::new(policy, own, now) }
+    }
+
+    /// A roster that was proposed has been granted, and may be called.
+    pub fn grant(&mut self, generation: u64, now: Nanos) {
+        let Some((roster, _)) = self.proposed.take_if(|(roster, _)| roster.generation == generation) else {
+            return;
+        };
+        self.spent = generation;
+        if self.over {
+            return;
+        }
+        let is_here = |place: &Place| self.hosts.contains_key(&place.host);
+        match roster.places.iter().all(is_here) {
+            true => self.accept(roster),
+            // Nobody is called by a roster of somebody who is gone.
+            false => self.call(roster.is_loss || self.roster.is_loss, now),
+        }
+        self.tend(now);
+    }
+
+    /// Whether all hosts of the roster that work goes on by are there.
+    pub fn is_complete(&self) -> bool {
+        self.roster.places.iter().all(|place| self.hosts.contains_key(&place.host))
+    }
+
+    /// A host that should have come back will not.
+    pub fn forgets(&mut self, host: Host) {
+        self.awaited.remove(&host);
+    }
+
+    /// Hosts that should come back.
+    pub fn awaited(&self) -> impl Iterator<Item = Host> {
+        self.awaited.iter().copied()
     }
 
     /// What is to be told to whom, in order, since this was last asked.
@@ -237,7 +171,7 @@ impl Authority {
     /// Whether another host can be taken in, beside so many that are getting ready.
     pub fn has_room(&self, coming: usize) -> bool {
         !self.over
-            && self.hosts.len() + coming < self.policy.max as usize
+            && self.hosts.len() + self.awaited.len() + coming < self.policy.max as usize
             && self.hosts.values().all(|member| !member.finished)
             && (self.roster.generation == 0 || self.policy.elastic)
     }
@@ -262,6 +196,7 @@ impl Authority {
     /// A host has come that has the same job and so many workers.
     pub fn joins(&mut self, host: Host, name: &str, weight: u32, now: Nanos) {
         self.hosts.insert(host, Member { name: name.into(), weight, finished: false, caught_up: false });
+        self.awaited.remove(&host);
         self.came = now;
         self.tend(now);
     }
@@ -292,6 +227,12 @@ impl Authority {
             Word::Misses { generation, host: missed, why } => {
                 if generation == self.roster.generation && self.hosts.contains_key(&missed) {
                     self.complaints.push(Complaint { at: now, by: host, missed, why });
+                }
+            }
+            Word::Breaks { generation } => {
+                let is_now = generation == self.roster.generation && matches!(self.phase, Phase::Running);
+                if is_now && self.policy.elastic {
+                    self.call(true, now);
                 }
             }
             Word::CaughtUp => {
@@ -334,7 +275,7 @@ impl Authority {
             *missed.entry(complaint.missed).or_default() += 1;
             *missed.entry(complaint.by).or_default() += 1;
         }
-        let gone = missed.into_iter().max_by_key(|&(host, count)| (host != Host(0), count, host));
+        let gone = missed.into_iter().max_by_key(|&(host, count)| (host != self.own, count, host));
         let Some((gone, _)) = gone else { return };
         let mut complaints = self.complaints.iter();
         let complaint = complaints.find(|complaint| complaint.missed == gone || complaint.by == gone);
@@ -374,6 +315,11 @@ impl Authority {
 
     /// Calls a roster of all who are there; those who had shards keep to shards, others are guests while some have.
     fn call(&mut self, is_loss: bool, now: Nanos) {
+        if self.proposed.is_some() {
+            // What has changed since counts when that is granted.
+            self.roster.is_loss |= is_loss;
+            return;
+        }
         if (self.hosts.len() as u32) < self.policy.min {
             if !matches!(self.phase, Phase::Waiting { .. }) {
                 self.phase = Phase::Waiting { since: now };
@@ -383,7 +329,8 @@ impl Authority {
         }
         let old = &self.roster;
         let has_shards = |host: &Host| {
-            old.place_of(*host).is_some() && (!old.is_guest(*host) || self.hosts[host].caught_up)
+            self.policy.no_guests
+                || old.place_of(*host).is_some() && (!old.is_guest(*host) || self.hosts[host].caught_up)
         };
         let mut trainers: Vec<Host> = self.hosts.keys().copied().filter(has_shards).collect();
         if trainers.is_empty() {
@@ -397,9 +344,34 @@ impl Authority {
         let places = trainers.iter().copied().zip(ends).map(|(host, end)| Place { host, end });
         let guests = guests.map(|host| Place { host, end: self.policy.shards });
         let places: Vec<Place> = places.chain(guests).collect();
-        self.roster = Roster { generation: self.roster.generation + 1, places, is_loss };
+        let generation = self.roster.generation.max(self.spent) + 1;
+        let roster = Roster { generation, places, is_loss };
+        if self.policy.asks {
+            self.decided.push(Decided::Proposed(roster.clone()));
+            self.proposed = Some((roster, now));
+        } else {
+            self.accept(roster);
+        }
+    }
+
+    /// Goes over to a roster: at once, or at the begin of a step where all its hosts work and it only deals their shards anew.
+    fn accept(&mut self, roster: Roster) {
+        let is_here = |place: &Place| self.roster.place_of(place.host).is_some();
+        let works = matches!(self.phase, Phase::Running) && !roster.is_loss && !self.roster.is_loss;
+        if !works || !self.is_complete() || !roster.places.iter().all(is_here) {
+            return self.install(roster);
+        }
+        self.orders.extend(self.roster.places.iter().map(|place| (place.host, Order::Limit)));
+        let (limits, held) = (BTreeMap::new(), BTreeSet::new());
+        self.phase = Phase::Holding { next: roster, limits, at: None, held };
+    }
+
+    /// Calls the hosts of a roster.
+    fn install(&mut self, roster: Roster) {
+        self.roster = roster;
         self.phase = Phase::Called { stands: BTreeMap::new() };
         self.complaints.clear();
+        self.awaited.clear();
         for place in &self.roster.places {
             self.orders.push((place.host, Order::Call(self.roster.clone())));
         }
@@ -411,6 +383,15 @@ impl Authority {
             return;
         }
         self.settle_complaints(now);
+        // While all hosts of the roster work, what is proposed may wait.
+        let works = matches!(self.phase, Phase::Running) && self.is_complete() && !self.roster.is_loss;
+        if let Some((roster, since)) = &self.proposed
+            && (!works || roster.is_loss)
+            && now.since(*since) > self.policy.patience
+        {
+            let patience = self.policy.patience.seconds();
+            self.end(&format!("the hosts that are left could not be written down within {patience:.0} s"));
+        }
         if self.over {
             return;
         }
@@ -432,6 +413,9 @@ impl Authority {
                 let waited = now.since(*since) > self.policy.patience;
                 let is_enough = count >= self.policy.min;
                 let is_all = count >= self.policy.max || has_run || now.since(self.came) >= self.policy.grace;
+                if !self.awaited.is_empty() && now.since(*since) < self.policy.returns {
+                    return;
+                }
                 if is_enough && (is_all || waited) {
                     let is_loss = self.roster.is_loss;
                     self.call(is_loss, now);
@@ -453,6 +437,9 @@ impl Authority {
                         .iter()
                         .filter_map(|place| stands.get(&place.host).cloned())
                         .collect();
+                    if stands.iter().all(|stand| stand.done.is_none()) {
+                        return self.end("nobody who is left has the state");
+                    }
                     let done = stands.iter().filter_map(|stand| stand.done).max().unwrap_or(0);
                     let generation = self.roster.generation;
                     self.decided.push(Decided::Roster(self.roster.clone(), done));
@@ -467,15 +454,11 @@ impl Authority {
             Phase::Running => {
                 let is_late = self.hosts.values().any(|member| member.finished);
                 let is_ready = |host: &Host| self.roster.is_guest(*host) && self.hosts[host].caught_up;
-                if has_new && !is_late {
+                if (has_new || self.hosts.keys().any(is_ready)) && !is_late {
                     self.call(false, now);
-                } else if self.hosts.keys().any(is_ready) && !is_late {
-                    let limits = BTreeMap::new();
-                    self.phase = Phase::Holding { limits, at: None, held: BTreeSet::new() };
-                    self.orders.extend(self.roster.places.iter().map(|place| (place.host, Order::Limit)));
                 }
             }
-            Phase::Holding { limits, at, held } => {
+            Phase::Holding { next, limits, at, held } => {
                 let is_late = self.hosts.values().any(|member| member.finished);
                 let all =
                     |told: &dyn Fn(&Host) -> bool| self.roster.places.iter().all(|place| told(&place.host));
@@ -486,7 +469,8 @@ impl Authority {
                             .extend(self.roster.places.iter().map(|place| (place.host, Order::Hold(step))));
                     }
                 } else if all(&|host| held.contains(host)) && !is_late {
-                    self.call(false, now);
+                    let next = std::mem::take(next);
+                    self.install(next);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use paceline_record::Nanos;
 
 use super::warden::AHEAD;
-use super::{Words, flag};
+use super::{Words, flag, group};
 
 /// How much there is to coordinate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ const SEAT_BITS: u32 = 9;
 /// A seat that nobody has: of tasks that are done elsewhere.
 pub(super) const NOBODY: u32 = (1 << SEAT_BITS) - 2;
 
-/// Words before the rosters.
-const FIXED: usize = 6;
+/// Words before the rosters, the last of them of [groups of devices](group).
+const FIXED: usize = group::FIRST + group::WORDS;
 
 /// Words of a roster before its seats, and behind them before the hosts.
 const ROSTER_HEAD: usize = 3;
@@ -187,9 +187,14 @@ impl Board {
         self.acknowledged(0) + self.seats() + seat as usize
     }
 
+    /// The word that says how many steps, plus 1, were done to the state that a seat's member has on its device.
+    pub(super) fn stands(&self, seat: u32) -> usize {
+        self.ready(0) + self.seats() + seat as usize
+    }
+
     /// The word of the claim of a task.
     pub(super) fn claim(&self, task: Task) -> usize {
-        let first = self.ready(0) + self.seats();
+        let first = self.stands(0) + self.seats();
         match task {
             Task::Shard(shard) => first + shard as usize,
             Task::Test(part) => first + self.shards() + part as usize,
@@ -201,7 +206,7 @@ impl Board {
     }
 
     fn first_flag(&self) -> usize {
-        self.ready(0) + self.seats() + 2 * self.shards() + self.slices() + self.travelling()
+        self.claim(Task::Shard(0)) + 2 * self.shards() + self.slices() + self.travelling()
     }
 
     /// The flag of a shard's bucket.

@@ -34,6 +34,8 @@ pub struct GroundSize {
     pub statistics: usize,
     /// The format to which all sums of gradients are rounded, and in which they travel; as they are where there is none.
     pub half: Option<Half>,
+    /// Areas for gradients: one for each shard, or none where gradients are exchanged elsewhere.
+    pub gradients: u32,
 }
 
 /// Offsets in bytes.
@@ -59,7 +61,8 @@ impl GroundSize {
     fn travelling(self) -> usize {
         // A shard travels from where it is, but not in 16 bits.
         let least = if self.half.is_some() { 0 } else { 1 };
-        if self.shape.hosts > 1 { 1 + outboxes(self.shape.shards, least) } else { 0 }
+        let travels = self.shape.hosts > 1 && self.gradients > 0;
+        if travels { 1 + outboxes(self.shape.shards, least) } else { 0 }
     }
 
     fn plan(self) -> Result<Plan, CommError> {
@@ -75,7 +78,7 @@ impl GroundSize {
         let areas_at = (notes_at + 8 * board.notes()).checked_next_multiple_of(PAGE)?;
         let shards = self.shape.shards as usize;
         let states = values.checked_mul(2 * (1 + self.state))?;
-        let gradients = values.checked_mul(shards)?;
+        let gradients = values.checked_mul(self.gradients as usize)?;
         let statistics_all = statistics.checked_mul(2 * shards)?;
         let travelling = self.travelling();
         let size = areas_at.checked_add(states)?.checked_add(gradients)?.checked_add(statistics_all)?;
@@ -88,7 +91,7 @@ impl GroundSize {
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
-    numbers: [AtomicU64; 9],
+    numbers: [AtomicU64; 10],
 }
 
 impl Header {
@@ -104,6 +107,7 @@ impl Header {
             size.statistics as u64,
             u64::from(hosts),
             size.half.map_or(0, |half| 1 + half as u64),
+            u64::from(size.gradients),
         ];
         for (place, number) in self.numbers.iter().zip(numbers) {
             place.store(number, Ordering::Relaxed);
@@ -115,8 +119,8 @@ impl Header {
         if self.magic.load(Ordering::Acquire) != MAGIC {
             return Err(CommError::segment("it does not begin as one"));
         }
-        let [seats, shards, buckets, slices, values, state, statistics, hosts, half] =
-            [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|place| self.numbers[place].load(Ordering::Relaxed));
+        let [seats, shards, buckets, slices, values, state, statistics, hosts, half, gradients] =
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|place| self.numbers[place].load(Ordering::Relaxed));
         Ok(GroundSize {
             shape: Shape {
                 seats: seats as u32,
@@ -129,6 +133,7 @@ impl Header {
             state: state as usize,
             statistics: statistics as usize,
             half: [Half::Fp16, Half::Bf16].into_iter().find(|&known| half == 1 + known as u64),
+            gradients: gradients as u32,
         })
     }
 }
@@ -238,7 +243,7 @@ impl Ground {
 
     /// The gradients of a shard.
     pub fn gradients(&self, shard: u32) -> Area {
-        assert!(shard < self.size.shape.shards, "invariant: a shard of this run");
+        assert!(shard < self.size.gradients, "invariant: a shard of this run");
         let first = 2 * (1 + self.size.state) + shard as usize;
         self.area(first * self.plan.values, self.size.values)
     }
@@ -247,7 +252,7 @@ impl Ground {
     pub fn statistics(&self, side: usize, shard: u32) -> Area {
         let shards = self.size.shape.shards;
         assert!(side < 2 && shard < shards, "invariant: a shard of this run");
-        let before = (2 * (1 + self.size.state) + shards as usize) * self.plan.values;
+        let before = (2 * (1 + self.size.state) + self.size.gradients as usize) * self.plan.values;
         let number = side * shards as usize + shard as usize;
         self.area(before + number * self.plan.statistics, self.size.statistics)
     }
@@ -268,8 +273,8 @@ impl Ground {
     fn travelling(&self, number: usize) -> Area {
         assert!(number < self.plan.travelling, "invariant: there are outboxes for all nodes");
         let shards = self.size.shape.shards as usize;
-        let before =
-            (2 * (1 + self.size.state) + shards) * self.plan.values + 2 * shards * self.plan.statistics;
+        let before = (2 * (1 + self.size.state) + self.size.gradients as usize) * self.plan.values
+            + 2 * shards * self.plan.statistics;
         self.area(before + number * self.plan.values, self.size.values)
     }
 

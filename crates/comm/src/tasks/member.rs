@@ -3,6 +3,7 @@
 mod duty;
 mod roster;
 mod slices;
+mod woven;
 
 use std::ops::Range;
 
@@ -63,6 +64,12 @@ impl<'a, M: Words> Member<'a, M> {
 
     /// Waits until the launcher has taken it in. Returns the step that is at work, of which `about` is a recent number.
     pub fn join(&mut self, about: u64) -> (Ended, u64) {
+        self.wait_to_be_in();
+        let ended = self.settle();
+        (ended, self.board.steps_done(self.words, about))
+    }
+
+    fn wait_to_be_in(&mut self) {
         let mut known = 0;
         // The roster that has it is the first that it acknowledges.
         loop {
@@ -76,8 +83,6 @@ impl<'a, M: Words> Member<'a, M> {
             known = known.max(roster.generation);
             flag::wait_for_call(self.words, Board::GO, known);
         }
-        let ended = self.settle();
-        (ended, self.board.steps_done(self.words, about))
     }
 
     /// The generation of the roster that it works by.

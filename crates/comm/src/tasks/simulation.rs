@@ -52,25 +52,34 @@ fn whatever_befalls_members_and_hosts_the_state_is_that_of_an_undisturbed_run() 
 fn every_planted_mistake_is_found() {
     let quiet = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
+    // Each with a seed that is tried first: some mistakes show in one of ten thousands.
     let mistakes = [
-        Mistake::FlagBeforeData,
-        Mistake::NoFence,
-        Mistake::OneBuffer,
-        Mistake::NoCall,
-        Mistake::NoWake,
-        Mistake::SlicesByRoster,
-        Mistake::OldGeneration,
-        Mistake::NodeTooEarly,
-        Mistake::MeanDropped,
-        Mistake::NotesTooEarly,
-        Mistake::TwoAuthorities,
-        Mistake::ShardsNotFenced,
-        Mistake::NotDrained,
+        (Mistake::FlagBeforeData, 0),
+        (Mistake::NoFence, 15_306),
+        (Mistake::OneBuffer, 0),
+        (Mistake::NoCall, 0),
+        (Mistake::NoWake, 1_062),
+        (Mistake::SlicesByRoster, 0),
+        (Mistake::OldGeneration, 0),
+        (Mistake::NodeTooEarly, 0),
+        (Mistake::MeanDropped, 0),
+        (Mistake::NotesTooEarly, 0),
+        (Mistake::TwoAuthorities, 0),
+        (Mistake::ShardsNotFenced, 58_564),
+        (Mistake::NotDrained, 447),
+        (Mistake::NotGranted, 0),
     ];
-    let search = |mistakes: &[Mistake]| -> Vec<Mistake> {
+    let search = |mistakes: &[(Mistake, u64)]| -> Vec<Mistake> {
         let mut stacks = Vec::new();
-        let mut is_found = |mistake| (0..40_000).any(|seed| run(seed, Some(mistake), &mut stacks).is_err());
-        mistakes.iter().copied().filter(|&mistake| !is_found(mistake)).collect()
+        let mut is_found = |mistake, first| {
+            let found = [first]
+                .into_iter()
+                .chain(0..400_000)
+                .find(|&seed| run(seed, Some(mistake), &mut stacks).is_err());
+            found.inspect(|seed| println!("{mistake:?} is found by seed {seed}")).is_some()
+        };
+        let missed = mistakes.iter().filter(|(mistake, first)| !is_found(*mistake, *first));
+        missed.map(|(mistake, _)| *mistake).collect()
     };
     let (of_members, of_hosts) = mistakes.split_at(6);
     let missed = std::thread::scope(|scope| {

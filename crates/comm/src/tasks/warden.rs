@@ -115,6 +115,7 @@ impl<'a, M: Words> Warden<'a, M> {
     /// Notes that the process in a seat has ended, and that nothing is left of it.
     pub fn bury(&mut self, seat: u32) {
         self.words.store(self.board.ready(seat), 0);
+        self.words.store(self.board.stands(seat), 0);
         self.roster.retain(|&other| other != seat);
         if self.attached.contains(&seat) {
             self.attached.retain(|&other| other != seat);

@@ -25,7 +25,11 @@ const MOST_READ: usize = 32 << 20;
 const HEAD: usize = 8;
 
 /// Sends and receives letters, for loops that poll. Nothing blocks.
-pub struct Letters(Way);
+pub struct Letters {
+    way: Way,
+    /// What came with the [first](Letters::first).
+    unread: Vec<Vec<u8>>,
+}
 
 enum Way {
     Stream(Box<StreamLetters>),
@@ -35,23 +39,23 @@ enum Way {
 impl Letters {
     /// Letters over a stream.
     pub fn new(stream: Stream) -> Self {
-        Self(Way::Stream(Box::new(StreamLetters::new(stream))))
+        Self { way: Way::Stream(Box::new(StreamLetters::new(stream))), unread: Vec::new() }
     }
 
     pub(crate) fn between_ranks(letters: RankLetters) -> Self {
-        Self(Way::Ranks(letters))
+        Self { way: Way::Ranks(letters), unread: Vec::new() }
     }
 
     /// Lets them go through a cable from now on, where they do not go over a stream, which has its own.
     pub fn set_cable(&mut self, cable: &Cable) {
-        if let Way::Ranks(letters) = &mut self.0 {
+        if let Way::Ranks(letters) = &mut self.way {
             letters.set_cable(cable);
         }
     }
 
     /// Where the other side is.
     pub fn other(&self) -> Address {
-        match &self.0 {
+        match &self.way {
             Way::Stream(letters) => letters.stream.other().into(),
             Way::Ranks(letters) => letters.other(),
         }
@@ -66,7 +70,7 @@ impl Letters {
     /// If the letter is too long.
     pub fn send(&mut self, letter: &[u8]) -> Result<(), CommError> {
         assert!(letter.len() <= LONGEST_LETTER, "a letter of {} bytes is too long", letter.len());
-        match &mut self.0 {
+        match &mut self.way {
             Way::Stream(letters) => letters.send(letter),
             Way::Ranks(letters) => letters.send(letter),
         }
@@ -74,7 +78,7 @@ impl Letters {
 
     /// What to poll for.
     pub fn interest(&self) -> PollFlags {
-        match &self.0 {
+        match &self.way {
             Way::Stream(letters) if letters.wants_write() => PollFlags::IN | PollFlags::OUT,
             // Between ranks they go by themselves.
             _ => PollFlags::IN,
@@ -83,7 +87,7 @@ impl Letters {
 
     /// Whether something is still to be sent.
     pub fn wants_write(&self) -> bool {
-        match &self.0 {
+        match &self.way {
             Way::Stream(letters) => letters.wants_write(),
             Way::Ranks(letters) => letters.is_waiting(),
         }
@@ -94,15 +98,34 @@ impl Letters {
     /// # Errors
     /// [`Disconnected`](CommError::Disconnected) if the connection broke, after the letters that came before that.
     pub fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
-        match &mut self.0 {
+        let mut all = mem::take(&mut self.unread);
+        let came = match &mut self.way {
             Way::Stream(letters) => letters.progress(),
             Way::Ranks(letters) => letters.progress(),
+        };
+        match came {
+            Ok(came) => all.extend(came),
+            Err(error) if all.is_empty() => return Err(error),
+            // It is said again.
+            Err(_) => {}
         }
+        Ok(all)
+    }
+
+    /// The same for the first letter alone, where who reads the next ones follows from it.
+    ///
+    /// # Errors
+    /// As [`progress`](Self::progress).
+    pub fn first(&mut self) -> Result<Option<Vec<u8>>, CommError> {
+        let mut came = self.progress()?.into_iter();
+        let first = came.next();
+        self.unread = came.collect();
+        Ok(first)
     }
 
     /// The stream that nothing has been sent on yet; `None` where there is none.
     pub fn into_stream(self) -> Option<Stream> {
-        match self.0 {
+        match self.way {
             Way::Stream(letters) => Some(letters.stream),
             Way::Ranks(_) => None,
         }
@@ -233,7 +256,7 @@ impl StreamLetters {
 
 impl AsFd for Letters {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
+        match &self.way {
             Way::Stream(letters) => letters.stream.as_fd(),
             Way::Ranks(letters) => letters.as_fd(),
         }

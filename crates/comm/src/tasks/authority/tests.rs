@@ -4,18 +4,21 @@ const SECOND: u64 = 1_000_000_000;
 
 fn policy(min: u32, max: u32, elastic: bool) -> HostPolicy {
     HostPolicy {
+        no_guests: false,
         min,
         max,
         elastic,
         patience: Nanos(60 * SECOND),
         grace: Nanos(2 * SECOND),
+        returns: Nanos(5 * SECOND),
         doubt: Nanos(SECOND),
         shards: 8,
+        asks: false,
     }
 }
 
 fn stand(done: u64) -> Stand {
-    Stand { done: Some(done), missing: Vec::new(), untested: Vec::new(), passed: true }
+    Stand { done: Some(done), missing: Vec::new(), untested: Vec::new(), passed: true, group: None }
 }
 
 fn generation(authority: &Authority) -> u64 {
@@ -36,7 +39,7 @@ fn settle(authority: &mut Authority, done: u64) -> Vec<u32> {
 }
 
 fn running(hosts: u32, policy: HostPolicy) -> Authority {
-    let mut authority = Authority::new(policy, Nanos(0));
+    let mut authority = Authority::new(policy, Host(0), Nanos(0));
     (0..hosts).for_each(|host| authority.joins(Host(host), "a", 4, Nanos(1)));
     authority.tend(Nanos(3 * SECOND));
     settle(&mut authority, 0);
@@ -45,7 +48,7 @@ fn running(hosts: u32, policy: HostPolicy) -> Authority {
 
 #[test]
 fn nothing_begins_before_all_are_there_and_have_said_how_they_stand() {
-    let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
+    let mut authority = Authority::new(policy(2, 2, false), Host(0), Nanos(0));
     authority.joins(Host(0), "a", 4, Nanos(0));
     assert!(authority.take_orders().is_empty());
     authority.joins(Host(1), "a", 4, Nanos(0));
@@ -58,7 +61,7 @@ fn nothing_begins_before_all_are_there_and_have_said_how_they_stand() {
 
 #[test]
 fn too_few_hosts_end_it_after_a_while_and_the_reason_has_their_number() {
-    let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
+    let mut authority = Authority::new(policy(2, 2, false), Host(0), Nanos(0));
     authority.joins(Host(0), "a", 4, Nanos(0));
     authority.tend(Nanos(61 * SECOND));
     let orders = authority.take_orders();
@@ -70,7 +73,7 @@ fn too_few_hosts_end_it_after_a_while_and_the_reason_has_their_number() {
 
 #[test]
 fn a_host_that_is_getting_ready_keeps_its_place_and_is_waited_for() {
-    let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
+    let mut authority = Authority::new(policy(2, 2, false), Host(0), Nanos(0));
     authority.joins(Host(0), "a", 4, Nanos(1));
     assert!(authority.has_room(0) && !authority.has_room(1));
     authority.expects(Nanos(59 * SECOND));
@@ -128,6 +131,63 @@ fn a_newcomer_is_a_guest_until_it_has_caught_up_and_all_hold() {
     authority.hears(Host(0), Word::Holds(11), Nanos(9));
     authority.hears(Host(4), Word::Holds(11), Nanos(9));
     assert_eq!(settle(&mut authority, 11), [4, 8]);
+}
+
+/// Its rosters are to be granted; one host trains, and a guest has caught up with it.
+fn with_guest_to_be_granted() -> Authority {
+    let mut authority = Authority::new(HostPolicy { asks: true, ..policy(1, 2, true) }, Host(0), Nanos(0));
+    authority.joins(Host(0), "a", 4, Nanos(0));
+    authority.tend(Nanos(3 * SECOND));
+    authority.grant(1, Nanos(3 * SECOND));
+    settle(&mut authority, 0);
+    authority.joins(Host(4), "a", 4, Nanos(4 * SECOND));
+    authority.grant(2, Nanos(4 * SECOND));
+    settle(&mut authority, 7);
+    authority.hears(Host(4), Word::CaughtUp, Nanos(5 * SECOND));
+    authority
+}
+
+#[test]
+fn nobody_stands_still_for_a_roster_that_is_not_granted() {
+    let mut authority = with_guest_to_be_granted();
+    // Much longer than its patience: work goes on by the roster it has.
+    authority.tend(Nanos(500 * SECOND));
+    assert!(authority.take_orders().is_empty() && !authority.is_over());
+    authority.grant(3, Nanos(501 * SECOND));
+    assert_eq!(authority.take_orders(), [(Host(0), Order::Limit), (Host(4), Order::Limit)]);
+    for host in [Host(0), Host(4)] {
+        authority.hears(host, Word::CanHold(90), Nanos(502 * SECOND));
+    }
+    for host in [Host(0), Host(4)] {
+        authority.hears(host, Word::Holds(90), Nanos(503 * SECOND));
+    }
+    assert_eq!(generation(&authority), 3);
+    assert_eq!(settle(&mut authority, 90), [4, 8]);
+}
+
+#[test]
+fn a_granted_roster_is_not_gone_over_to_when_a_host_is_lost_before_all_hold() {
+    let mut authority = with_guest_to_be_granted();
+    authority.grant(3, Nanos(6 * SECOND));
+    authority.loses(Host(4), "killed", Nanos(7 * SECOND));
+    authority.take_orders();
+    // Its number is spent.
+    authority.grant(4, Nanos(8 * SECOND));
+    assert_eq!((generation(&authority), settle(&mut authority, 9)), (4, vec![8]));
+}
+
+#[test]
+fn where_nobody_works_a_roster_must_be_granted_in_time() {
+    let policy = HostPolicy { asks: true, no_guests: true, ..policy(1, 1, true) };
+    let mut authority = Authority::new(policy, Host(0), Nanos(0));
+    authority.joins(Host(0), "a", 4, Nanos(0));
+    authority.grant(1, Nanos(0));
+    settle(&mut authority, 0);
+    authority.hears(Host(0), Word::Breaks { generation: 1 }, Nanos(SECOND));
+    authority.tend(Nanos(30 * SECOND));
+    assert!(!authority.is_over());
+    authority.tend(Nanos(62 * SECOND));
+    assert!(authority.is_over());
 }
 
 #[test]
@@ -226,7 +286,7 @@ proptest::proptest! {
         max in 3..5_u32,
         elastic in proptest::bool::ANY,
     ) {
-        let mut authority = Authority::new(policy(min, max, elastic), Nanos(0));
+        let mut authority = Authority::new(policy(min, max, elastic), Host(0), Nanos(0));
         authority.joins(Host(0), "a", 1, Nanos(0));
         let mut now = 0;
         let mut known = vec![Host(0)];
@@ -235,7 +295,7 @@ proptest::proptest! {
             let (host, at) = (Host(from), Nanos(now));
             let generation = if any.is_multiple_of(3) { any } else { authority.roster().generation };
             let missing = vec![(small as u32, any as u32)];
-            let odd = Stand { done: Some(any), missing, untested: vec![any as u32], passed: false };
+            let odd = Stand { done: Some(any), missing, untested: vec![any as u32], passed: false, group: None };
             match kind {
                 0 | 1 if !known.contains(&host) && authority.has_room(0) => {
                     known.push(host);
@@ -262,4 +322,35 @@ proptest::proptest! {
             authority.take_decided();
         }
     }
+}
+
+#[test]
+fn a_group_that_has_lost_a_member_is_called_anew_with_the_same_hosts() {
+    let mut authority = running(2, HostPolicy { no_guests: true, ..policy(2, 2, true) });
+    authority.hears(Host(1), Word::Breaks { generation: 7 }, Nanos(9));
+    assert_eq!(generation(&authority), 1, "that is another roster");
+    authority.hears(Host(1), Word::Breaks { generation: 1 }, Nanos(9));
+    assert_eq!(generation(&authority), 2);
+    authority.hears(Host(0), Word::Breaks { generation: 1 }, Nanos(9));
+    assert_eq!(generation(&authority), 2, "both have lost the same group");
+    assert_eq!(authority.take_orders().len(), 2);
+    assert_eq!(settle(&mut authority, 5), [4, 8]);
+}
+
+#[test]
+fn a_broken_group_of_a_training_that_is_not_elastic_is_not_called_anew() {
+    let mut authority = running(2, HostPolicy { no_guests: true, ..policy(2, 2, false) });
+    authority.hears(Host(1), Word::Breaks { generation: 1 }, Nanos(9));
+    assert_eq!(generation(&authority), 1);
+}
+
+#[test]
+fn without_guests_whoever_replaces_a_lost_host_has_shards_at_once() {
+    let mut authority = running(2, HostPolicy { no_guests: true, ..policy(2, 2, true) });
+    authority.loses(Host(1), "killed", Nanos(9));
+    assert!(authority.waits(), "nobody goes on without it");
+    authority.joins(Host(2), "b", 4, Nanos(10));
+    assert_eq!(settle(&mut authority, 5), [4, 8]);
+    let hosts: Vec<Host> = authority.roster().places.iter().map(|place| place.host).collect();
+    assert_eq!(hosts, [Host(0), Host(2)]);
 }

@@ -4,7 +4,7 @@ use super::*;
 
 fn ground(shards: u32, half: Option<Half>) -> Ground {
     let shape = Shape { seats: 1, shards, buckets: 1, slices: 1, hosts: 4 };
-    let size = GroundSize { shape, values: 5000, state: 0, statistics: 3, half };
+    let size = GroundSize { shape, values: 5000, state: 0, statistics: 3, half, gradients: shape.shards };
     Ground::create(size).expect("a little memory")
 }
 

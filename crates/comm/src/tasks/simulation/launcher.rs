@@ -2,10 +2,12 @@
 //! first host's is also the authority.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use paceline_record::{Host, Nanos};
 
-use super::super::authority::{Authority, HostPolicy, Order, Place, Roster, Stand, Word};
+use super::super::authority::{Authority, Decided, HostPolicy, Known, Order, Place, Roster, Stand, Word};
+use super::super::registry::{Petition, Verdict};
 use super::super::warden::Done;
 use super::super::{Board, Parts, Porter, Standing, Warden, given};
 use super::net::Letter;
@@ -41,7 +43,13 @@ struct Launcher<'a> {
     /// The generation of members that took effect last.
     fenced: u32,
     authority: Option<Authority>,
-    /// What an authority that should not be hears and says.
+    /// How it gets rosters written down.
+    petition: Option<Petition>,
+    /// The host whose authority this one obeys, and since when it looks for another.
+    first_host: usize,
+    seeks: Option<u64>,
+    /// Whether its authority should not be, and what that hears and says.
+    usurps: bool,
     own_words: RefCell<Vec<Word>>,
     own_orders: Vec<Order>,
     /// The newest roster of hosts, and the generation that work goes on by.
@@ -64,7 +72,7 @@ struct Launcher<'a> {
 pub fn lead(view: &View, board: Board) {
     let scenario = view.world.scenario;
     let authority = scenario.fates.filter(|_| view.host == 0);
-    let authority = authority.map(|fates| Authority::new(scenario.policy(fates), now(view)));
+    let authority = authority.map(|fates| Authority::new(scenario.policy(fates), named(0), now(view)));
     board.begin_at(view, 0, 0);
     let mut launcher = Launcher {
         view,
@@ -77,6 +85,13 @@ pub fn lead(view: &View, board: Board) {
         runs: scenario.fates.is_none(),
         fenced: 0,
         authority,
+        petition: scenario
+            .fates
+            .filter(|fates| fates.registry)
+            .map(|_| Petition::new(RUN, view.host as u64, None)),
+        first_host: 0,
+        seeks: None,
+        usurps: false,
         own_words: RefCell::default(),
         own_orders: Vec::new(),
         roster: Roster::default(),
@@ -93,6 +108,13 @@ pub fn lead(view: &View, board: Board) {
     let outcome = launcher.run();
     view.memory().outcome.set(Some(outcome));
 }
+
+/// What tells this run from others.
+const RUN: u64 = 7;
+
+/// How long a host looks for another authority, and how long for one that others still hear.
+const SEARCH: u64 = 40_000;
+const DOUBT: u64 = 15_000;
 
 fn now(view: &View) -> Nanos {
     Nanos(view.world.now())
@@ -113,16 +135,28 @@ impl<'a> Launcher<'a> {
             self.view.access();
             if let Some(fates) = self.scenario.fates {
                 self.decide();
+                self.ask();
                 while let Some(order) = self.order() {
                     if let Some(outcome) = self.obey(order) {
                         return outcome;
                     }
                 }
                 if self.is_cut_off() {
-                    if !self.view.world.scenario.mistake.is_some_and(|it| it == Mistake::TwoAuthorities) {
+                    if fates.registry {
+                        if self.seek(fates) {
+                            return self.stop();
+                        }
+                    } else if !self
+                        .view
+                        .world
+                        .scenario
+                        .mistake
+                        .is_some_and(|it| it == Mistake::TwoAuthorities)
+                    {
                         return self.stop();
+                    } else {
+                        self.usurp(fates);
                     }
-                    self.usurp(fates);
                 }
             }
             self.tend_members();
@@ -144,12 +178,13 @@ impl<'a> Launcher<'a> {
     fn say(&self, letter: Letter) {
         let world = self.view.world;
         let letter = match letter {
-            Letter::Word(word) if self.authority.is_some() && self.view.host > 0 => {
+            Letter::Word(word) if self.usurps => {
                 return self.own_words.borrow_mut().push(word);
             }
             letter => letter,
         };
-        world.net.borrow_mut().say(self.view.host, letter, world.now(), &mut world.random.borrow_mut());
+        let way = (self.view.host, self.first_host);
+        world.net.borrow_mut().say(way, letter, world.now(), &mut world.random.borrow_mut());
     }
 
     /// The next order. Those that follow one to go on wait until that has been obeyed.
@@ -158,7 +193,8 @@ impl<'a> Launcher<'a> {
             return None;
         }
         if self.own_orders.is_empty() {
-            return self.view.world.net.borrow_mut().order(self.view.host, self.view.world.now());
+            let way = (self.first_host, self.view.host);
+            return self.view.world.net.borrow_mut().order(way, self.view.world.now());
         }
         Some(self.own_orders.remove(0))
     }
@@ -170,44 +206,136 @@ impl<'a> Launcher<'a> {
         if self.authority.is_some() {
             return false;
         }
+        let first = self.first_host;
         // What is on its way comes before the end of a connection.
-        let is_closed = (net.turned[own] || !net.alive[0]) && !net.has_orders(own);
-        let is_closed = is_closed && !net.is_cut(0, own, world.now());
-        net.has_expired(own, 0, world.now()) || (is_closed && world.one_in(8))
+        let is_closed =
+            (net.turned.contains(&(first, own)) || !net.alive[first]) && !net.has_orders((first, own));
+        let is_closed = is_closed && !net.is_cut(first, own, world.now());
+        net.has_expired(own, first, world.now()) || (is_closed && world.one_in(8))
+    }
+
+    /// Looks for another authority, or becomes it; whether it gives up.
+    fn seek(&mut self, fates: Fates) -> bool {
+        let (own, world) = (self.view.host, self.view.world);
+        let since = *self.seeks.get_or_insert(world.now());
+        let sought = world.now() - since;
+        // An authority that has sent this one away has its reasons.
+        let was_sent_away = world.net.borrow().turned.contains(&(self.first_host, own));
+        if sought > SEARCH || was_sent_away || !fates.elastic {
+            return true;
+        }
+        let mut net = world.net.borrow_mut();
+        let now_then = world.now();
+        let Some(registry) = net.registry_of(own, now_then) else { return false };
+        match registry.first(now_then) {
+            Some(first) if first == self.first_host => sought > DOUBT,
+            Some(first) => {
+                (self.first_host, self.seeks) = (first, None);
+                drop(net);
+                self.say(if self.roster.generation > 0 { Letter::Back } else { Letter::Hello });
+                false
+            }
+            // Whoever has not taken part knows nothing that others need.
+            None if self.roster.generation == 0 => false,
+            // Others have gone on without it.
+            None if registry
+                .entry
+                .as_ref()
+                .is_some_and(|entry| entry.record.excludes(named(own), self.roster.generation)) =>
+            {
+                true
+            }
+            None => {
+                assert!(registry.claim(own, now_then), "nobody else is first");
+                let entry = registry.entry.clone();
+                drop(net);
+                let known = entry.as_ref().map(|entry| entry.record.roster.clone());
+                let roster = known.filter(|known| known.generation > self.roster.generation);
+                let roster = roster.unwrap_or_else(|| self.roster.clone());
+                let lost = named(self.first_host);
+                let awaited = roster.places.iter().map(|place| place.host);
+                let awaited: BTreeSet<Host> =
+                    awaited.filter(|&host| host != lost && host != named(own)).collect();
+                let mut authority = Authority::resume(
+                    self.scenario.policy(fates),
+                    named(own),
+                    Known { roster, awaited },
+                    now(self.view),
+                );
+                authority.joins(named(own), "", 1, now(self.view));
+                self.petition = Some(Petition::new(RUN, own as u64, entry.as_ref()));
+                (self.authority, self.first_host, self.seeks) = (Some(authority), own, None);
+                false
+            }
+        }
+    }
+
+    /// Asks for rosters to be written down, as the first host.
+    fn ask(&mut self) {
+        let (own, world) = (self.view.host, self.view.world);
+        let (Some(authority), Some(petition)) = (&mut self.authority, &mut self.petition) else { return };
+        for decided in authority.take_decided() {
+            if let Decided::Proposed(roster) = decided {
+                petition.propose(roster, world.hosts.len() as u32);
+            }
+        }
+        let mut net = world.net.borrow_mut();
+        let Some(registry) = net.registry_of(own, world.now()) else { return };
+        // Where it has been silent for too long, somebody else may be first; that shows when it asks.
+        registry.claim(own, world.now());
+        let Some((known, record)) = petition.ask().filter(|_| world.one_in(3)) else { return };
+        let answer = registry.swap(known, record);
+        drop(net);
+        if world.one_in(6) {
+            // The answer is lost.
+            return;
+        }
+        let (in_effect, is_complete) = (authority.roster().generation, authority.is_complete());
+        match petition.hear(answer, in_effect, is_complete) {
+            Verdict::Granted(generation) => authority.grant(generation, now(self.view)),
+            Verdict::Refused(_) => authority.end("another host is first"),
+            Verdict::Waits | Verdict::Again => {}
+        }
     }
 
     /// Decides for itself, as nobody may.
     fn usurp(&mut self, fates: Fates) {
         let policy = HostPolicy { min: 1, max: 1, ..self.scenario.policy(fates) };
-        let mut authority = Authority::new(policy, now(self.view));
+        let mut authority = Authority::new(policy, named(self.view.host), now(self.view));
         authority.joins(named(self.view.host), "", 1, now(self.view));
-        self.authority = Some(authority);
+        (self.authority, self.usurps) = (Some(authority), true);
     }
 
     /// The authority's part.
     fn decide(&mut self) {
         let (world, own) = (self.view.world, self.view.host);
         let Some(authority) = &mut self.authority else { return };
-        for host in (0..world.hosts.len()).filter(|_| own == 0) {
+        let usurps = self.usurps;
+        for host in (0..world.hosts.len()).filter(|_| !usurps) {
             let mut net = world.net.borrow_mut();
-            if net.turned[host] {
+            if net.turned.contains(&(own, host)) {
                 continue;
             }
-            while let Some(letter) = net.letter(host, world.now()) {
+            while let Some(letter) = net.letter((host, own), world.now()) {
                 match letter {
                     Letter::Hello if authority.has_room(0) => {
                         let weight = 1 + world.below(3) as u32;
                         authority.joins(named(host), "", weight, now(self.view));
                     }
-                    Letter::Hello => net.turned[host] = true,
+                    // Whoever is in the newest roster and was not lost from it comes back with its state.
+                    Letter::Back if authority.roster().place_of(named(host)).is_some() => {
+                        let weight = 1 + world.below(3) as u32;
+                        authority.joins(named(host), "", weight, now(self.view));
+                    }
+                    Letter::Hello | Letter::Back => drop(net.turned.insert((own, host))),
                     Letter::Word(word) => authority.hears(named(host), word, now(self.view)),
                 }
             }
             let is_known = authority.hosts().any(|other| other == named(host));
-            let is_closed = !net.alive[host] && !net.is_cut(0, host, world.now());
-            if is_known && (net.has_expired(0, host, world.now()) || (is_closed && world.one_in(8))) {
+            let is_closed = !net.alive[host] && !net.is_cut(own, host, world.now());
+            if is_known && (net.has_expired(own, host, world.now()) || (is_closed && world.one_in(8))) {
                 authority.loses(named(host), "it is gone", now(self.view));
-                net.turned[host] = true;
+                net.turned.insert((own, host));
             }
         }
         for word in self.own_words.take() {
@@ -215,7 +343,7 @@ impl<'a> Launcher<'a> {
         }
         authority.tend(now(self.view));
         for (host, order) in authority.take_orders() {
-            if own != 0 {
+            if usurps {
                 self.own_orders.push(order);
                 continue;
             }
@@ -225,7 +353,7 @@ impl<'a> Launcher<'a> {
                 assert!(has_struck || !was_in, "host {} is told to end: {why}", host.0);
             }
             let random = &mut world.random.borrow_mut();
-            world.net.borrow_mut().tell(host.0 as usize, order, world.now(), random);
+            world.net.borrow_mut().tell((own, host.0 as usize), order, world.now(), random);
         }
     }
 
@@ -364,6 +492,7 @@ impl<'a> Launcher<'a> {
         if let Phase::Runs = self.phase {
             if done >= self.first {
                 self.has_state = true;
+                self.view.memory().has_state.set(true);
                 for step in self.noted.max(self.first)..done {
                     self.view.world.net.borrow_mut().note_step(step, self.generation);
                 }
@@ -388,14 +517,15 @@ impl<'a> Launcher<'a> {
     /// How far this host stands, where its members do.
     fn stand(&self) -> Stand {
         let (view, board) = (self.view, self.board);
-        if !self.has_state && self.roster.generation > 1 {
+        // Before anybody has gone on by a roster, all have drawn the state themselves.
+        if !self.has_state && view.world.net.borrow().has_begun() {
             let missing = self.scenario.slices().collect();
-            return Stand { done: None, missing, untested: Vec::new(), passed: false };
+            return Stand { done: None, missing, untested: Vec::new(), passed: false, group: None };
         }
         let done = board.steps_done(view, self.passed);
         let is_due = done > self.passed && done.is_multiple_of(self.scenario.tested);
         let untested = if is_due { board.untested(view, done) } else { Vec::new() };
-        Stand { done: Some(done), missing: board.missing(view, done), untested, passed: !is_due }
+        Stand { done: Some(done), missing: board.missing(view, done), untested, passed: !is_due, group: None }
     }
 
     /// Goes on by the roster that was called.
@@ -446,7 +576,7 @@ impl<'a> Launcher<'a> {
         porter.serve(&mut wire);
         self.porter = Some((wire, porter));
         (self.generation, self.first, self.runs, self.phase) = (generation, first, true, Phase::Runs);
-        self.hold = None;
+        (self.hold, self.caught_up, self.finished) = (None, false, false);
         self.warden.release(first);
         self.publish(self.warden.roster().to_vec());
     }

@@ -1,8 +1,9 @@
 //! What lies between hosts: letters to and from the authority, messages on wires, cuts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::super::authority::{Order, Word};
+use super::super::registry::{Entry, Record};
 use super::scenario::Random;
 use crate::wire::Tag;
 
@@ -19,6 +20,8 @@ struct Cut {
 pub enum Letter {
     /// It has come.
     Hello,
+    /// It has lost the authority that it had, and comes back.
+    Back,
     Word(Word),
 }
 
@@ -35,6 +38,55 @@ pub struct Message {
     pub written: usize,
 }
 
+/// A place where all hosts can read and write, as long as it answers and they are not cut off from it.
+#[derive(Default)]
+pub struct Registry {
+    revision: u64,
+    pub entry: Option<Entry>,
+    /// Who is first, until then if it is not heard of before.
+    first: Option<(usize, u64)>,
+    down: u64,
+}
+
+/// How long a first host may be silent before its place is free.
+const SILENCE: u64 = 5_000;
+
+impl Registry {
+    /// The first host, as far as anybody knows.
+    pub fn first(&self, now: u64) -> Option<usize> {
+        self.first.filter(|&(_, until)| now < until).map(|(host, _)| host)
+    }
+
+    /// A host says that it is first; whether it is.
+    pub fn claim(&mut self, host: usize, now: u64) -> bool {
+        let is_its = self.first(now).is_none_or(|first| first == host);
+        if is_its {
+            self.first = Some((host, now + SILENCE));
+        }
+        is_its
+    }
+
+    /// Writes a record in the place of that change, if that is what is there; else what is there.
+    pub fn swap(&mut self, known: u64, record: &Record) -> Result<u64, Option<Entry>> {
+        if self.entry.as_ref().map_or(0, |entry| entry.revision) != known {
+            return Err(self.entry.clone());
+        }
+        self.revision += 1;
+        self.entry = Some(Entry { revision: self.revision, record: record.clone() });
+        Ok(self.revision)
+    }
+
+    /// Answers nobody for so long.
+    pub fn go_down(&mut self, until: u64) {
+        self.down = until;
+    }
+
+    /// Forgets everything.
+    pub fn forget(&mut self) {
+        (self.entry, self.first) = (None, None);
+    }
+}
+
 /// How long a cut lasts before a side gives the other up.
 const LEASE: u64 = 3_000;
 
@@ -47,13 +99,16 @@ pub struct Net {
     pub wires: Vec<u64>,
     /// Wires that were closed towards a peer: generation, by whom, to whom.
     pub closed: Vec<(u64, usize, usize)>,
-    /// Hosts whose letters the authority takes no more.
-    pub turned: Vec<bool>,
+    /// Hosts whose letters an authority takes no more: the authority, and such a host.
+    pub turned: BTreeSet<(usize, usize)>,
+    /// Its number, for cuts, is that after the last host.
+    pub registry: Registry,
     /// Whether anything befell a host, or the way between two.
     pub has_struck: bool,
     cuts: Vec<Cut>,
-    orders: Vec<VecDeque<(u64, Order)>>,
-    letters: Vec<VecDeque<(u64, Letter)>>,
+    /// By sender and receiver.
+    orders: BTreeMap<(usize, usize), VecDeque<(u64, Order)>>,
+    letters: BTreeMap<(usize, usize), VecDeque<(u64, Letter)>>,
     /// Who went on by the roster of a generation, and by which steps were done.
     rosters: BTreeMap<u64, Vec<usize>>,
     steps: BTreeMap<u64, Vec<u64>>,
@@ -72,11 +127,12 @@ impl Net {
             alive: vec![false; hosts],
             wires: vec![0; hosts],
             closed: Vec::new(),
-            turned: vec![false; hosts],
+            turned: BTreeSet::new(),
+            registry: Registry::default(),
             has_struck: false,
             cuts: Vec::new(),
-            orders: (0..hosts).map(|_| VecDeque::new()).collect(),
-            letters: (0..hosts).map(|_| VecDeque::new()).collect(),
+            orders: BTreeMap::new(),
+            letters: BTreeMap::new(),
             rosters: BTreeMap::new(),
             steps: BTreeMap::new(),
         }
@@ -105,33 +161,46 @@ impl Net {
         own != other && self.between(own, other, now).any(|cut| now >= cut.expires[side(cut)])
     }
 
-    pub fn tell(&mut self, host: usize, order: Order, now: u64, random: &mut Random) {
-        push(&mut self.orders[host], order, now, random);
+    /// An authority tells a host.
+    pub fn tell(&mut self, way: (usize, usize), order: Order, now: u64, random: &mut Random) {
+        push(self.orders.entry(way).or_default(), order, now, random);
     }
 
-    pub fn say(&mut self, host: usize, letter: Letter, now: u64, random: &mut Random) {
-        push(&mut self.letters[host], letter, now, random);
+    /// A host says to an authority.
+    pub fn say(&mut self, way: (usize, usize), letter: Letter, now: u64, random: &mut Random) {
+        push(self.letters.entry(way).or_default(), letter, now, random);
     }
 
-    /// The next order for a host.
-    pub fn order(&mut self, host: usize, now: u64) -> Option<Order> {
-        if self.is_cut(0, host, now) {
+    /// The next order of an authority for a host.
+    pub fn order(&mut self, way: (usize, usize), now: u64) -> Option<Order> {
+        if self.is_cut(way.0, way.1, now) {
             return None;
         }
-        self.orders[host].pop_front_if(|(due, _)| *due <= now).map(|(_, order)| order)
+        self.orders.get_mut(&way)?.pop_front_if(|(due, _)| *due <= now).map(|(_, order)| order)
     }
 
-    /// The next letter of a host.
-    pub fn letter(&mut self, host: usize, now: u64) -> Option<Letter> {
-        if self.is_cut(0, host, now) {
+    /// The next letter of a host for an authority.
+    pub fn letter(&mut self, way: (usize, usize), now: u64) -> Option<Letter> {
+        if self.is_cut(way.0, way.1, now) {
             return None;
         }
-        self.letters[host].pop_front_if(|(due, _)| *due <= now).map(|(_, letter)| letter)
+        self.letters.get_mut(&way)?.pop_front_if(|(due, _)| *due <= now).map(|(_, letter)| letter)
     }
 
-    /// Whether orders are on their way to a host.
-    pub fn has_orders(&self, host: usize) -> bool {
-        !self.orders[host].is_empty()
+    /// Whether orders of an authority are on their way to a host.
+    pub fn has_orders(&self, way: (usize, usize)) -> bool {
+        self.orders.get(&way).is_some_and(|orders| !orders.is_empty())
+    }
+
+    /// The registry, if a host can reach it now.
+    pub fn registry_of(&mut self, host: usize, now: u64) -> Option<&mut Registry> {
+        let is_reached = now >= self.registry.down && !self.is_cut(host, self.alive.len(), now);
+        is_reached.then_some(&mut self.registry)
+    }
+
+    /// Whether hosts have gone on by some roster.
+    pub fn has_begun(&self) -> bool {
+        !self.rosters.is_empty()
     }
 
     /// Notes that hosts go on by a roster.

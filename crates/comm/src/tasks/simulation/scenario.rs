@@ -35,6 +35,8 @@ pub enum Mistake {
     ShardsNotFenced,
     /// A shard of a lost member is computed again while what is there of it is still sent.
     NotDrained,
+    /// A first host calls a roster that was not granted.
+    NotGranted,
 }
 
 impl Mistake {
@@ -49,6 +51,7 @@ impl Mistake {
                 | Self::TwoAuthorities
                 | Self::ShardsNotFenced
                 | Self::NotDrained
+                | Self::NotGranted
         )
     }
 }
@@ -103,6 +106,8 @@ pub struct Fates {
     pub joins: usize,
     /// Losses and cuts there are at most.
     pub strokes: u32,
+    /// Whether rosters are written down, so that any host may be lost.
+    pub registry: bool,
 }
 
 /// What a run does, drawn from its seed.
@@ -129,10 +134,13 @@ impl Scenario {
             None if random.one_in(MANY_HOSTS) => match random.below(8) {
                 0 => Self::of_lost_hosts(random, mistake),
                 1 => Self::of_lost_members(random, mistake),
+                2 => Self::of_lost_firsts(random, mistake),
+                3 => Self::of_hosts_lost_at_once(random, mistake),
                 _ => Self::of_hosts(random, mistake),
             },
             Some(Mistake::ShardsNotFenced) => Self::of_lost_hosts(random, mistake),
             Some(Mistake::NotDrained) => Self::of_lost_members(random, mistake),
+            Some(Mistake::NotGranted) => Self::of_cut_firsts(random, mistake),
             Some(some) if some.is_of_hosts() => Self::of_hosts(random, mistake),
             _ => Self::of_one(random, mistake),
         }
@@ -143,9 +151,42 @@ impl Scenario {
         let mut scenario = Self::of_hosts(random, mistake);
         let first = 3 + random.below(2);
         scenario.shape = Shape { seats: 2, shards: first as u32 + 3, hosts: first as u32, ..scenario.shape };
-        let fates =
-            Fates { first, later: 0, min: 1, elastic: true, kills: 1_500, cuts: 0, joins: 0, strokes: 2 };
+        let fates = Fates {
+            first,
+            later: 0,
+            min: 1,
+            elastic: true,
+            kills: 1_500,
+            cuts: 0,
+            joins: 0,
+            strokes: 2,
+            registry: false,
+        };
         Self { fates: Some(fates), ..scenario }
+    }
+
+    /// Hosts that are lost one right after the other while members stand still in their shards, which move away and come back.
+    fn of_hosts_lost_at_once(random: &mut Random, mistake: Option<Mistake>) -> Self {
+        let mut scenario = Self::of_lost_hosts(random, mistake);
+        let first = 4 + random.below(2);
+        scenario.shape = Shape { shards: first as u32 + 3, hosts: first as u32, ..scenario.shape };
+        let fates = scenario.fates.map(|fates| Fates { first, kills: 500, strokes: 3, ..fates });
+        Self { stops: 100, kills: 0, fates, ..scenario }
+    }
+
+    /// Hosts that are lost one after the other, the first among them, with nothing else between them: the training goes on.
+    fn of_lost_firsts(random: &mut Random, mistake: Option<Mistake>) -> Self {
+        let scenario = Self::of_lost_hosts(random, mistake);
+        let fates = scenario.fates.map(|fates| Fates { registry: true, kills: 3_000, ..fates });
+        Self { fates, ..scenario }
+    }
+
+    /// First hosts that are cut off from others and from where rosters are written down.
+    fn of_cut_firsts(random: &mut Random, mistake: Option<Mistake>) -> Self {
+        let scenario = Self::of_lost_hosts(random, mistake);
+        let fates =
+            scenario.fates.map(|fates| Fates { registry: true, kills: 0, cuts: 1_500, strokes: 4, ..fates });
+        Self { steps: scenario.steps + 4, fates, ..scenario }
     }
 
     /// Members that are lost between the buckets of a shard that is sent as it is.
@@ -153,7 +194,17 @@ impl Scenario {
         let mut scenario = Self::of_hosts(random, mistake);
         let first = 2;
         scenario.shape = Shape { seats: 1, shards: 2, buckets: 3, hosts: first as u32, ..scenario.shape };
-        let fates = Fates { first, later: 0, min: 1, elastic: true, kills: 0, cuts: 0, joins: 0, strokes: 0 };
+        let fates = Fates {
+            first,
+            later: 0,
+            min: 1,
+            elastic: true,
+            kills: 0,
+            cuts: 0,
+            joins: 0,
+            strokes: 0,
+            registry: false,
+        };
         Self { kills: 400, fates: Some(fates), ..scenario }
     }
 
@@ -207,6 +258,7 @@ impl Scenario {
                 cuts: random.pick(&[0, 0, 3_000]),
                 joins: random.pick(&[500, 4_000, 10_000]),
                 strokes: random.below(4) as u32,
+                registry: mistake.is_none() && random.one_in(3),
             }),
             mistake,
         }
@@ -219,13 +271,16 @@ impl Scenario {
 
     pub fn policy(&self, fates: Fates) -> HostPolicy {
         HostPolicy {
+            no_guests: false,
             min: fates.min,
             max: self.shape.hosts,
             elastic: fates.elastic,
             patience: Nanos(60_000),
             grace: Nanos(300),
+            returns: Nanos(15_000),
             doubt: Nanos(2_000),
             shards: self.shape.shards,
+            asks: fates.registry && self.mistake != Some(Mistake::NotGranted),
         }
     }
 

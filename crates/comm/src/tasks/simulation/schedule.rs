@@ -6,7 +6,7 @@ use corosensei::{Coroutine, CoroutineResult};
 use super::super::{Board, side};
 use super::launcher::lead;
 use super::member::live;
-use super::scenario::{Data, Mistake, Random, Scenario};
+use super::scenario::{Data, Fates, Mistake, Random, Scenario};
 use super::truth::kept;
 use super::world::{Condition, Outcome, Process, View, World};
 
@@ -153,9 +153,22 @@ impl Simulation {
         self.strokes -= 1;
         let (random, now) = (&mut self.random, self.world.now());
         let hosts = self.launchers.len();
-        // The first host is lost seldom: nothing is left to see then.
-        let victim = if random.one_in(12) { 0 } else { random.below(hosts) };
+        // The first host is lost seldom where nothing is left to see then.
+        let victim = if !fates.registry && random.one_in(12) { 0 } else { random.below(hosts) };
         let mut net = self.world.net.borrow_mut();
+        if cut && fates.registry && random.one_in(3) {
+            net.has_struck = true;
+            let registry = self.world.hosts.len();
+            match random.below(4) {
+                0 => net.registry.go_down(now + random.below(12_000) as u64),
+                1 => net.registry.forget(),
+                _ => {
+                    let heals = (!random.one_in(3)).then(|| random.below(12_000) as u64);
+                    net.cut([victim, registry], heals, now, random);
+                }
+            }
+            return;
+        }
         if cut {
             let other = random.below(hosts);
             let heals = (!random.one_in(2)).then(|| random.below(8_000) as u64);
@@ -164,7 +177,11 @@ impl Simulation {
             }
             return;
         }
-        if victim == 0 && !random.one_in(6) {
+        if victim == 0 && !fates.registry && !random.one_in(6) {
+            return;
+        }
+        // Somebody is left.
+        if fates.registry && net.alive.iter().filter(|&&alive| alive).count() < 2 {
             return;
         }
         net.has_struck = true;
@@ -253,6 +270,13 @@ impl Simulation {
 
     fn check(&self) {
         assert!(self.living().is_empty(), "a member outlives the run");
+        if let Some(Fates { registry: true, cuts: 0, elastic: true, min: 1, .. }) = self.world.scenario.fates
+        {
+            let mut left = self.world.hosts.iter().filter(|memory| memory.outcome.get().is_some());
+            let is_done = |memory: &super::world::Memory| memory.outcome.get() == Some(Outcome::Finished);
+            let has_state = left.clone().any(|memory| memory.has_state.get());
+            assert!(!has_state || left.any(is_done), "nobody finished, though somebody was left who could");
+        }
         for memory in &self.world.hosts {
             match memory.outcome.get() {
                 Some(Outcome::Finished) => self.check_state(memory, self.world.scenario.steps),

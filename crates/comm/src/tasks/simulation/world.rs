@@ -48,6 +48,8 @@ pub struct Memory {
     pub started: RefCell<Vec<(u32, usize)>>,
     /// How its launcher ended.
     pub outcome: Cell<Option<Outcome>>,
+    /// Whether it has done a step, or come up with those who have.
+    pub has_state: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,7 @@ impl Memory {
             start: RefCell::default(),
             started: RefCell::default(),
             outcome: Cell::new(None),
+            has_state: Cell::new(false),
         };
         for (value, &state) in truth.states[0].iter().enumerate() {
             memory.data[at.state(0, 0, value)].set(state);

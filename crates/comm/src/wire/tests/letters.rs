@@ -68,6 +68,31 @@ fn the_last_letters_are_read_before_the_end_is_told() {
 }
 
 #[test]
+fn what_comes_with_the_first_letter_is_read_after_it() {
+    let (mut here, mut there) = pair(Secrecy::Plain);
+    for letter in [&b"welcome"[..], b"one", b"two"] {
+        here.send(letter).expect("a letter");
+    }
+    drop(here);
+    let deadline = deadline();
+    let first = loop {
+        if let Some(first) = there.first().expect("a letter") {
+            break first;
+        }
+        assert!(!deadline.has_passed(), "nothing comes");
+    };
+    assert_eq!(first, b"welcome");
+    let mut rest = Vec::new();
+    let end = loop {
+        match there.progress() {
+            Ok(more) => rest.extend(more),
+            Err(error) => break disconnected(error),
+        }
+    };
+    assert_eq!((rest, &end[..]), (vec![b"one".to_vec(), b"two".to_vec()], "it closed the connection"));
+}
+
+#[test]
 fn the_last_letters_are_read_even_if_nothing_can_be_sent_any_more() {
     let (mut here, mut there) = pair(Secrecy::Plain);
     here.send(b"a question that is never read").expect("a letter");
