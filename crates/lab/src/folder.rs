@@ -184,6 +184,15 @@ impl StudyFolder {
         Ok(folder)
     }
 
+    /// Makes a study of a folder whose runs were done before anybody knew that it would be one.
+    pub fn adopt(path: &Path, study: &Study) -> Result<Self, LabError> {
+        let mut folder = Self { path: path.into(), lock: None, study: None };
+        folder.lock()?;
+        folder.write_json(STUDY, study)?;
+        folder.hold_study()?;
+        Ok(folder)
+    }
+
     /// Adds a run to the study in a folder, as a new case with an unused name.
     pub fn append(path: &Path, planned: &mut Planned) -> Result<(Self, Study), LabError> {
         let (mut folder, mut study) = Self::open(path)?;

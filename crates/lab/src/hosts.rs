@@ -25,9 +25,6 @@ pub use self::porter::Porter;
 use crate::run::{Crew, Waited, add_waits};
 use crate::{LabError, Run, membership};
 
-/// The host that the others' clocks are compared with.
-const FIRST: Host = Host(0);
-
 /// The hosts of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hosts {
@@ -100,6 +97,8 @@ pub(crate) fn name(host: Host, own: Member) -> String {
 /// What the first host's launcher tells of hosts.
 #[derive(Default)]
 pub(crate) struct Told {
+    /// The host that tells, with whose clock the others' are compared: the one that was first in the end.
+    first: Host,
     events: Vec<HostEvent>,
     rosters: Vec<HostRoster>,
     readings: BTreeMap<Host, Vec<ClockReading>>,
@@ -109,7 +108,8 @@ pub(crate) struct Told {
 impl Told {
     /// `None` for a run on one host.
     pub(crate) fn by(launcher: &LauncherLog) -> Option<Self> {
-        let mut told = Self::default();
+        let first = launcher.header.host.unwrap_or_default();
+        let mut told = Self { first, ..Self::default() };
         for event in &launcher.membership {
             match event {
                 LauncherEvent::Host(event) => {
@@ -136,7 +136,7 @@ impl Told {
         if launcher.header.host.is_none() && told.hosts.is_empty() {
             return None;
         }
-        told.hosts.entry(FIRST).or_insert_with(|| HostLog::new(FIRST));
+        told.hosts.entry(first).or_insert_with(|| HostLog::new(first));
         Some(told)
     }
 
@@ -153,7 +153,7 @@ impl Told {
     }
 
     fn station(&self, folder: &Path, host: Host) -> Result<Station, String> {
-        if host == FIRST {
+        if host == self.first {
             return Ok(Station { folder: folder.into(), clock: Clock::default() });
         }
         let folder = folder.join(host_folder(host));
@@ -199,7 +199,7 @@ struct HostRun {
 /// The run of all hosts, from the logs of the first host and those in its folder.
 pub(crate) fn gather(folder: &Path, launcher: LauncherLog, crew: Crew, told: Told) -> Run {
     let stations = told.stations(folder);
-    let Told { events, rosters, mut hosts, .. } = told;
+    let Told { first: teller, events, rosters, mut hosts, .. } = told;
     let mut runs = Vec::new();
     let mut first = Some((launcher.clone(), crew));
     for (number, station) in stations {
@@ -209,7 +209,7 @@ pub(crate) fn gather(folder: &Path, launcher: LauncherLog, crew: Crew, told: Tol
                 Ok(porter) => host.porter = porter,
                 Err(why) => host.porter_unknown = Some(why),
             }
-            match first.take_if(|_| number == FIRST) {
+            match first.take_if(|_| number == teller) {
                 Some((launcher, crew)) => Ok(HostRun { host: number, launcher, crew, within: Nanos(0) }),
                 None => HostRun::read(number, &station),
             }
@@ -229,7 +229,7 @@ pub(crate) fn gather(folder: &Path, launcher: LauncherLog, crew: Crew, told: Tol
     }
     wait_for_hosts(&mut runs, &mut hosts, &mut waited_for);
     let scaled = runs.iter().flat_map(HostRun::scaled).collect();
-    let strangers = find_strangers(folder, &hosts);
+    let strangers = find_strangers(folder, &hosts, teller);
     let merged = merge::launchers(&launcher, &runs, &rosters);
     let ranks = runs.into_iter().flat_map(|run| run.crew.ranks).collect();
     let mut run = Run::new(merged, ranks, waited_for);
@@ -398,11 +398,11 @@ impl Latest {
 }
 
 /// Folders of hosts that nobody has told of.
-fn find_strangers(folder: &Path, hosts: &BTreeMap<Host, HostLog>) -> Vec<String> {
+fn find_strangers(folder: &Path, hosts: &BTreeMap<Host, HostLog>, first: Host) -> Vec<String> {
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let known: Vec<String> =
-        hosts.keys().filter(|&&host| host != FIRST).map(|&host| host_folder(host)).collect();
+        hosts.keys().filter(|&&host| host != first).map(|&host| host_folder(host)).collect();
     let mut strangers: Vec<String> =
         names.filter(|name| name.starts_with("host-") && !known.contains(name)).collect();
     strangers.sort();

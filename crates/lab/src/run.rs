@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
-use paceline_record::{Case, EvalRecord, Nanos, Outcome, Phase, Step, StepRecord, Who};
+use paceline_record::{Case, EvalRecord, Nanos, Outcome, Phase, Step, StepRecord, Who, Whole};
 
 pub(crate) use self::crew::Crew;
 pub(crate) use self::machines::clocks_of;
@@ -293,6 +293,23 @@ impl Run {
         }
     }
 
+    /// What is known of all of the k-th step, where workers come and go. Members that know only of their own samples tell of all of it
+    /// together, if their logs have every sample once.
+    pub fn whole(&self, k: usize) -> Option<Whole> {
+        let whole = self.records(k).find_map(|step| step.whole)?;
+        if whole.loss.is_some() || whole.correct.is_some() {
+            return Some(whole);
+        }
+        let told = self.records(k).map(|step| step.examples).fold(0, u64::saturating_add);
+        if told != whole.examples || told == 0 {
+            return Some(whole);
+        }
+        let losses: Option<f64> =
+            self.records(k).map(|step| Some(f64::from(step.loss?) * step.examples as f64)).sum();
+        let correct = self.records(k).try_fold(0, |sum: u64, step| Some(sum.saturating_add(step.correct?)));
+        Some(Whole { loss: losses.map(|sum| (sum / told as f64) as f32), correct, ..whole })
+    }
+
     /// Samples of the k-th step, each once.
     pub fn step_examples(&self, k: usize) -> u64 {
         let whole = self.membership.as_ref().and_then(|_| self.records(k).find_map(|step| step.whole));
@@ -403,7 +420,7 @@ impl Run {
     /// Mean over the ranks of the loss of a step; where workers come and go, the loss of the whole step.
     pub fn loss(&self, step: usize) -> Option<f64> {
         if self.membership.is_some() {
-            let whole = (step < self.steps()).then(|| self.records(step).find_map(|step| step.whole))?;
+            let whole = (step < self.steps()).then(|| self.whole(step))?;
             return whole?.loss.map(f64::from);
         }
         let losses: Option<Vec<f64>> =

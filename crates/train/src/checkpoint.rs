@@ -185,7 +185,7 @@ impl Checkpoint {
         };
         if let Some(recorded) = job.numerics.as_ref().filter(|recorded| !numerics::is_available(recorded)) {
             let recorded = recorded.instruction_set.clone().unwrap_or_default();
-            return Err(other_numerics(path, "the instruction set", recorded, Simd::detect()));
+            return Err(other_numerics(path, "the instruction set", recorded, Simd::best(job.precision)));
         }
         Ok(job)
     }
@@ -236,6 +236,14 @@ impl Checkpoint {
         let (recorded, order) = (&self.numerics.sum_order, SumOrder::of(job));
         if policy == OnNumerics::Keep && self.job.engine != job.engine {
             return Err(other_numerics(path, "the engine", &self.job.engine, &job.engine).into());
+        }
+        let set = |numerics: &paceline_engine::Numerics| numerics.instruction_set.clone();
+        let sets = set(&self.numerics.engine).zip(job.numerics.as_ref().and_then(set));
+        if let Some((recorded, asked)) = sets.filter(|(recorded, asked)| recorded != asked)
+            && policy == OnNumerics::Keep
+        {
+            let path = path.to_owned();
+            return Err(CheckpointError::OtherInstructions { path, recorded, asked }.into());
         }
         let data = ("data", self.fingerprint.clone());
         let wrote = self.job.fixed_settings().into_iter().chain([data]);

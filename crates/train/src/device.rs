@@ -1,5 +1,7 @@
 //! Workers on GPUs: which GPU each uses, and how GPUs exchange with each other.
 
+pub(crate) mod host;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use paceline_record::Rank;
 
 use crate::buckets::Bucket;
 use crate::exchange::PATIENCE;
+use crate::hosts::Hosts;
 use crate::job::{CPU, open_cpu, open_cuda};
 use crate::strategy::{Compress, ExchangeOptions, Parameters, Plan, Publish, Reduce};
 use crate::{Job, TrainError};
@@ -22,6 +25,9 @@ pub(crate) const CUDA: &str = "cuda";
 impl Job {
     /// Refuses a job that needs more GPUs than the machine has, or an exchange that GPUs cannot do.
     pub(crate) fn check_devices(&self) -> Result<(), TrainError> {
+        if self.exchanges_on_device() && self.exchange.compress != Compress::None {
+            return Err(TrainError::CompressedDevices);
+        }
         if self.engine != CUDA {
             return match self.plan().parameters {
                 Parameters::AtDeviceServer => Err(TrainError::NoDevices("ps-gpu keeps parameters on a GPU")),
@@ -29,26 +35,53 @@ impl Job {
             };
         }
         let devices = Cuda::devices()?;
-        if !self.share_gpu && self.workers as usize > devices {
-            return Err(TrainError::TooFewDevices { workers: self.workers, devices });
+        let workers = match self.hosts {
+            Some(Hosts { local: true, max, .. }) => self.workers * max,
+            _ => self.workers,
+        };
+        if !self.share_gpu && workers as usize > devices {
+            return Err(TrainError::TooFewDevices { workers, devices });
         }
-        if !self.exchanges_on_device() {
-            return Ok(());
+        if self.exchanges_on_device() {
+            Library::find()?;
         }
-        if self.exchange.compress != Compress::None {
-            return Err(TrainError::CompressedDevices);
-        }
-        Library::find()?;
         Ok(())
+    }
+
+    /// Refuses what groups of GPUs on several hosts cannot do.
+    pub(crate) fn check_group(&self) -> Result<(), TrainError> {
+        let Some(Hosts { min, max, workers, .. }) = self.hosts else {
+            return Err(TrainError::ElasticDevices);
+        };
+        let bounds = self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max);
+        let why = if self.plan().reduce != Reduce::ToAll {
+            "every GPU has the whole state, so they update with --update allreduce"
+        } else if min != max {
+            "every GPU is a rank of one group, so the number of hosts is fixed: give --hosts N (with --elastic another host can replace \
+             a lost one)"
+        } else if bounds != self.workers || workers != self.workers {
+            "every GPU is a rank of one group, so --workers is the same on all hosts, and what --elastic allows at most"
+        } else if self.shards() != self.all_workers() {
+            "every GPU runs one shard, so leave --shards out"
+        } else if self.log_samples {
+            "--log-samples notes what members do through the host's memory; leave it out"
+        } else {
+            return Ok(());
+        };
+        Err(TrainError::GroupOfDevices(why))
     }
 
     /// Whether GPUs exchange with each other, through NCCL. They exchange through the host if a server in the host's memory takes
     /// part, if several workers use one GPU, or if a worker runs several shards.
     pub(crate) fn exchanges_on_device(&self) -> bool {
         let plan = self.plan();
-        let through_host = self.share_gpu || plan.needs_host() || self.shards() != self.workers;
-        let exchanges = plan.exchanges() && (self.workers > 1 || self.exchange.alone);
-        self.engine == CUDA && exchanges && !through_host
+        let through_host = self.share_gpu || plan.needs_host() || self.shards() != self.all_workers();
+        // On several hosts the state is where the exchange is, so a group of one is one too.
+        let is_one = self.workers == 1 && self.hosts.is_none();
+        let exchanges = plan.exchanges() && (!is_one || self.exchange.alone);
+        let on_device =
+            self.engine == CUDA || (self.hosts.is_some() && self.engine == CPU && host::is_asked());
+        on_device && exchanges && !through_host
     }
 
     /// Opens the engine of a rank.
@@ -82,11 +115,42 @@ pub(crate) fn weave(
 ) -> Result<Weave, TrainError> {
     let seat = Seat { group, rank: plan.rank, world: plan.world };
     let nccl = Nccl::join(Arc::new(Library::find()?), seat, PATIENCE)?;
-    let ranges: Vec<_> = buckets.iter().map(|bucket| bucket.range.clone()).collect();
-    Ok(weave_with(nccl, plan, options, &ranges))
+    Ok(weave_with(Joined { nccl, recall: Box::new(|| false) }, plan, options, &ranges(buckets)))
 }
 
-fn weave_with(nccl: Nccl, plan: Plan, options: &ExchangeOptions, buckets: &[Range<usize>]) -> Weave {
+/// Whether a group is given up for another one. It is asked again and again while devices are waited for.
+pub(crate) type Recall = Box<dyn FnMut() -> bool + Send>;
+
+/// The way into a group whose members come and go.
+pub(crate) struct Entry {
+    pub group: UniqueId,
+    pub recall: Recall,
+}
+
+/// The same with members that come and go: an error as soon as the group is recalled.
+pub(crate) fn weave_until(
+    plan: Plan,
+    Entry { group, mut recall }: Entry,
+    buckets: &[Bucket],
+    options: &ExchangeOptions,
+) -> Result<Weave, TrainError> {
+    let seat = Seat { group, rank: plan.rank, world: plan.world };
+    let nccl = Nccl::join_unless(Arc::new(Library::find()?), seat, PATIENCE, &mut recall)?;
+    Ok(weave_with(Joined { nccl, recall }, plan, options, &ranges(buckets)))
+}
+
+/// A place in a group, and who can recall it.
+struct Joined {
+    nccl: Nccl,
+    recall: Recall,
+}
+
+fn ranges(buckets: &[Bucket]) -> Vec<Range<usize>> {
+    buckets.iter().map(|bucket| bucket.range.clone()).collect()
+}
+
+fn weave_with(joined: Joined, plan: Plan, options: &ExchangeOptions, buckets: &[Range<usize>]) -> Weave {
+    let Joined { nccl, recall } = joined;
     let slices = |range: &Range<usize>| {
         let within = |part: Range<usize>| part.start - range.start..part.end - range.start;
         (0..plan.world).map(|other| within(slice(range.clone(), Rank(other), plan.world))).collect()
@@ -98,7 +162,7 @@ fn weave_with(nccl: Nccl, plan: Plan, options: &ExchangeOptions, buckets: &[Rang
             .collect(),
         overlap: options.overlap,
         gathered: (plan.reduce == Reduce::ByEach).then_some(plan.world as usize),
-        link: Box::new(GpuLink { plan, slices: buckets.iter().map(slices).collect(), nccl }),
+        link: Box::new(GpuLink { plan, slices: buckets.iter().map(slices).collect(), nccl, recall }),
     }
 }
 
@@ -108,6 +172,16 @@ struct GpuLink {
     plan: Plan,
     /// Each rank's slice of each bucket, counted from the bucket's start.
     slices: Vec<Vec<Range<usize>>>,
+    recall: Recall,
+}
+
+impl Drop for GpuLink {
+    fn drop(&mut self) {
+        // A group is left in good order by all its ranks, or by none.
+        if (self.recall)() {
+            self.nccl.give_up();
+        }
+    }
 }
 
 fn told(error: CommError) -> EngineError {
@@ -155,6 +229,10 @@ impl Link for GpuLink {
     }
 
     fn watch(&mut self, waited: Duration) -> Result<(), EngineError> {
+        if (self.recall)() {
+            self.nccl.give_up();
+            return Err(told(CommError::Recalled));
+        }
         self.nccl.watch(waited, PATIENCE).map_err(told)
     }
 }

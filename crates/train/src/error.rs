@@ -276,10 +276,14 @@ pub enum TrainError {
     /// Reject the input: a fault that one worker does not outlive, in a job that needs all of them.
     #[error("{0} is for workers that come and go; use it with --elastic")]
     FaultOfMember(String),
-    /// Reject the input: an elastic job that exchanges in 16 bits.
-    /// Reject the input: an elastic job that exchanges between GPUs.
-    #[error("--elastic and --hosts exchange through the host's memory; on GPUs use them with --share-gpu")]
+    /// Reject the input: an elastic job that exchanges between GPUs of one host.
+    #[error(
+        "on GPUs --elastic goes with --hosts N, through NCCL, or with --share-gpu, through the host's memory"
+    )]
     ElasticDevices,
+    /// Reject the input: what a group of GPUs on several hosts cannot do.
+    #[error("on GPUs of several hosts: {0}; --share-gpu exchanges through the hosts' memory instead")]
+    GroupOfDevices(&'static str),
     /// Stop: the user asked for it.
     #[error("interrupted")]
     Interrupted,

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use paceline_engine::{Layout, Spec, Values};
+use paceline_engine::{Layout, Numerics, Precision, Spec, Values};
 use paceline_model::{Graph, ParamId};
 
 use crate::checkpoint::{self, Description, Tensor};
 use crate::data::{Data, Scale, TestSet};
-use crate::{TrainError, open_engine};
+use crate::{TrainError, numerics, open_engine};
 
 /// What to evaluate, and how.
 pub struct Question<'a> {
@@ -27,6 +27,10 @@ pub struct Question<'a> {
     pub threads: usize,
     /// Order of dimensions.
     pub layout: Layout,
+    /// How values are stored and multiplied.
+    pub precision: Precision,
+    /// The training's, which are kept to where this machine can.
+    pub numerics: Option<Numerics>,
     /// Pictures at a time.
     pub batch: usize,
     /// Number of pictures to keep, with what an autoencoder made of them.
@@ -75,8 +79,9 @@ pub fn evaluate(question: Question<'_>, progress: &mut dyn FnMut(f64)) -> Result
     }
     data.check()?;
     let mut test = TestSet::open(data, *input, *classes, question.seed, batch)?;
-    let engine = open_engine(question.engine, question.threads, None)?;
-    let spec = Spec { layout: question.layout, ..Spec::new(batch) };
+    let numerics = question.numerics.filter(numerics::is_available);
+    let engine = open_engine(question.engine, question.threads, numerics.as_ref())?;
+    let spec = Spec { layout: question.layout, precision: question.precision, ..Spec::new(batch) };
     let mut program = engine.compile(&graph, &spec)?;
     for (id, values) in checkpoint::arrange(weights, &graph, path)?.iter().enumerate() {
         program.write(Values::Param(ParamId(id)), values)?;

@@ -4,7 +4,7 @@ mod between;
 mod server;
 mod woven;
 
-pub(crate) use woven::POSTED;
+pub(crate) use woven::{POSTED, book_buckets};
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -6,13 +6,17 @@
 
 mod entrance;
 mod first;
+mod heir;
 mod letter;
 pub(crate) mod link;
 mod local;
 pub(crate) mod measure;
 mod meet;
+mod other;
 mod party;
 pub(crate) mod porter;
+mod registrar;
+mod silence;
 mod store;
 mod table;
 
@@ -34,7 +38,8 @@ pub(crate) use local::{LocalHost, LocalPlace, end_or_kill};
 pub use measure::HostRow;
 pub use meet::{Admission, Admitted};
 pub(crate) use meet::{Introduction, meet};
-pub(crate) use party::{Event, Party};
+pub(crate) use party::{Event, Parted, Party};
+pub use registrar::Registrar;
 
 /// How long a host may be silent before it counts as lost, unless it is said.
 pub const LEASE: Nanos = Nanos(2_000_000_000);
@@ -135,6 +140,8 @@ pub struct Meeting {
     pub name: String,
     /// Whether other runs of the same study follow this one.
     pub is_last: bool,
+    /// Where rosters are written down, so that the first host can be lost as any other.
+    pub registrar: Option<Arc<Registrar>>,
 }
 
 impl Meeting {

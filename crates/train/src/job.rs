@@ -216,7 +216,7 @@ impl Job {
         schedule.global_batch = global_batch;
         schedule.warmup_steps = steps(self.learning.warmup_epochs);
         schedule.total_steps = self.steps;
-        self.numerics = self.numerics.take().or_else(|| numerics::here(&self.engine));
+        self.numerics = self.numerics.take().or_else(|| numerics::here(&self.engine, self.precision));
         Ok(())
     }
 
@@ -262,7 +262,10 @@ impl Job {
     /// How its members are kept: as asked for, or such that the loss of one ends it.
     pub(crate) fn crew(&self) -> Elastic {
         let all = Bounds { min: self.workers, max: self.workers };
-        self.elastic.clone().unwrap_or_else(|| Elastic { restarts: 0, ..Elastic::new(all) })
+        let crew = self.elastic.clone().unwrap_or_else(|| Elastic { restarts: 0, ..Elastic::new(all) });
+        // A group of devices has all its ranks, or does nothing.
+        let min = if self.exchanges_on_device() { all.min } else { crew.min };
+        Elastic { min, ..crew }
     }
 
     /// The shards that a rank runs.
@@ -353,8 +356,8 @@ impl Job {
         if !matches!(self.plan().reduce, Reduce::ToAll | Reduce::Scatter) {
             return Err(TrainError::ElasticUpdate(self.update));
         }
-        if self.engine == CUDA && !self.share_gpu {
-            return Err(TrainError::ElasticDevices);
+        if self.engine == CUDA && !self.share_gpu || self.exchanges_on_device() {
+            self.check_group()?;
         }
         if let Some(fault) =
             self.faults.0.iter().find(|fault| fault.step().is_some_and(|at| at.0 >= self.steps))

@@ -19,7 +19,7 @@ use paceline_record::{Exit, LauncherEvent, LauncherHeader, Load, LogError, Outco
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::hosts::{self, Admitted, Introduction, Meeting, Party};
+use crate::hosts::{self, Admitted, Introduction, Meeting, Parted};
 use crate::job::Assignment;
 use crate::worker::STOPPED;
 use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, process, simulate};
@@ -64,17 +64,37 @@ pub fn launch(job: &Job, prepared: &Prepared, surroundings: Surroundings<'_>) ->
     run(job, prepared, surroundings, &mut |_| Ok(())).0
 }
 
-/// The same on a host that is not the first: how it ended, and whether the first host has its logs; `Some(true)` if it has, and has
-/// no other run. `admitted` is called before anything is written.
+/// What became of the logs of a host that was not the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logs {
+    /// They are where they were written.
+    Kept,
+    /// The first host has them.
+    Stored {
+        /// It has no other run.
+        is_last: bool,
+    },
+    /// Those of all hosts are here: this one has taken the first host's place.
+    Gathered,
+}
+
+/// The same on a host that is not the first: how it ended, and what became of its logs. `admitted` is called before anything is
+/// written.
 pub fn follow(
     job: &Job,
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
     admitted: Admitted<'_>,
-) -> (Result<(), TrainError>, Option<bool>) {
-    let (result, party) = run(job, prepared, surroundings, admitted);
-    let stored = party.and_then(|party| party.deliver(&job.folder));
-    (result, stored)
+) -> (Result<(), TrainError>, Logs) {
+    let (result, parted) = run(job, prepared, surroundings, admitted);
+    let logs = match parted {
+        Parted::Alone => Logs::Kept,
+        Parted::From(party) => {
+            party.deliver(&job.folder).map_or(Logs::Kept, |is_last| Logs::Stored { is_last })
+        }
+        Parted::Led => Logs::Gathered,
+    };
+    (result, logs)
 }
 
 fn run(
@@ -82,22 +102,22 @@ fn run(
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
     admitted: Admitted<'_>,
-) -> (Result<(), TrainError>, Option<Party>) {
-    let mut party = None;
+) -> (Result<(), TrainError>, Parted) {
+    let mut parted = Parted::Alone;
     let mut surroundings = surroundings;
     let bell = match Bell::create() {
         Ok(bell) => bell,
-        Err(error) => return (Err(error.into()), None),
+        Err(error) => return (Err(error.into()), parted),
     };
     let meeting = surroundings.meeting.take();
     let met = meeting.as_ref().map(|meeting| hosts::meet(job, meeting, &bell, admitted)).transpose();
     let result = met.and_then(|met| {
-        let result = log_run(job, prepared, surroundings, Met { bell, met }, &mut party);
+        let result = log_run(job, prepared, surroundings, Met { bell, met }, &mut parted);
         // However it ended, all hosts know of it.
         meeting.as_ref().and_then(Meeting::mpi).into_iter().for_each(|mpi| mpi.set_over());
         result
     });
-    (result, party)
+    (result, parted)
 }
 
 /// A launcher that has met those of other hosts, if there are any, and what they ring.
@@ -111,7 +131,7 @@ fn log_run(
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
     Met { bell, met }: Met,
-    party: &mut Option<Party>,
+    parted: &mut Parted,
 ) -> Result<(), TrainError> {
     let job = met.as_ref().map_or(job, |met| &met.job).clone();
     let job = &job;
@@ -127,11 +147,13 @@ fn log_run(
         _ if job.is_simulated() || (job.elastic.is_none() && job.hosts.is_none()) => {
             supervise(job, prepared, surroundings, &mut log)
         }
-        met => elastic::lead::run(job, surroundings, &mut log, bell, met, party),
+        met => elastic::lead::run(job, surroundings, &mut log, bell, met, parted),
     };
     let (outcome, reason) = match &result {
         Ok(()) => (Outcome::Done, None),
-        Err(TrainError::Interrupted) => (Outcome::Interrupted, Some("by the user".into())),
+        Err(TrainError::Interrupted) => {
+            (Outcome::Interrupted, Some("by Ctrl-C or another request to end".into()))
+        }
         Err(error) if error.is_interruption() => (Outcome::Interrupted, Some(describe(error))),
         Err(error) => (Outcome::Failed, Some(describe(error))),
     };

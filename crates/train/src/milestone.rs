@@ -330,18 +330,18 @@ pub(crate) fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
 }
 
 /// The running statistics of a program's first shard, while the mean of all shards replaces them.
-struct Lent {
+pub(crate) struct Lent {
     own: Vec<f32>,
 }
 
 impl Lent {
-    fn put(program: &mut dyn Program, values: &[f32]) -> Result<Self, TrainError> {
+    pub(crate) fn put(program: &mut dyn Program, values: &[f32]) -> Result<Self, TrainError> {
         let own = program.to_vec(Values::Statistics(0))?;
         program.write(Values::Statistics(0), values)?;
         Ok(Self { own })
     }
 
-    fn give_back(self, program: &mut dyn Program) -> Result<(), TrainError> {
+    pub(crate) fn give_back(self, program: &mut dyn Program) -> Result<(), TrainError> {
         Ok(program.write(Values::Statistics(0), &self.own)?)
     }
 }

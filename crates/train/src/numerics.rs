@@ -35,9 +35,11 @@ impl Numerics {
 
 /// What an engine of this machine must choose, so that every worker computes alike; `None` where it is known only once a
 /// network is compiled.
-pub(crate) fn here(engine: &str) -> Option<paceline_engine::Numerics> {
-    let instruction_set = Some(Simd::detect().to_string());
-    (engine == CPU).then(|| paceline_engine::Numerics { instruction_set, ..Default::default() })
+pub(crate) fn here(engine: &str, precision: Precision) -> Option<paceline_engine::Numerics> {
+    (engine == CPU).then(|| {
+        let instruction_set = Some(Simd::best(precision).to_string());
+        paceline_engine::Numerics { instruction_set, ..Default::default() }
+    })
 }
 
 /// Whether this machine has a recorded instruction set. Whether it has a recorded GPU shows when the engine is opened.
@@ -108,7 +110,12 @@ mod tests {
             instruction_set: Some(name.into()),
             ..Default::default()
         };
-        assert!(is_available(&recorded("portable")) && here(CPU).as_ref().is_some_and(is_available));
+        assert!(
+            is_available(&recorded("portable")) && is_available(&recorded("avx2")) == Simd::Avx2.available()
+        );
+        for precision in [Precision::Fp32, Precision::Bf16] {
+            assert!(here(CPU, precision).as_ref().is_some_and(is_available));
+        }
         assert!(!is_available(&recorded("avx4096")));
     }
 }

@@ -13,8 +13,10 @@ use crate::TrainError;
 
 /// Beginnings of variables by which mpirun and srun tell a process that it is one of theirs. A worker is not: it would be taken for a rank
 /// that never shows up.
-const NOT_A_WORKERS: [&str; 10] =
-    ["OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "MPI_", "HYDI_", "I_MPI_", "SLURM_"];
+const NOT_A_WORKERS: [&str; 13] = [
+    "OMPI_", "OPAL_", "ORTE_", "PRTE_", "PMIX_", "PMI_", "PALS_", "HYDI_", "HYDRA_", "MPI_", "I_MPI_",
+    "SLURM_", "SLURMD_",
+];
 
 /// A process that works for this one, with nothing to read and nowhere to write.
 pub(crate) fn worker(program: &Path) -> Command {

@@ -278,10 +278,11 @@ mod tests {
     }
 
     proptest! {
+        // From a millisecond on: within an error of the readings, what was earlier was before the first host's clock began.
         #[test]
         fn a_moment_is_wrong_by_no_more_than_is_said(
             errors in proptest::collection::vec((0..200_000u64, -1.0..1.0f64), 2..60),
-            moments in proptest::collection::vec(0..70_000u64, 1..20),
+            moments in proptest::collection::vec(1..70_000u64, 1..20),
         ) {
             let readings = errors.iter().enumerate().map(|(place, &(within, error))| {
                 let at = (place as u64 + 1) * S;

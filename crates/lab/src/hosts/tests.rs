@@ -151,6 +151,24 @@ fn the_report_has_a_table_of_hosts_and_blames_the_porter() {
     assert!(!off.text.contains("porter"), "{}", off.text);
 }
 
+#[test]
+fn hosts_that_are_groups_of_their_own_are_throttled_together() {
+    let folder = written(Story::default());
+    let mut run = read(folder.path());
+    for step in run.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
+        let told = step.scheduling.as_mut().expect("it is told");
+        // Of 16 ms that a host's two members are off their cores.
+        told.throttled = Some(Nanos(10_000_000));
+    }
+    let case = CaseReport::of(std::slice::from_ref(&run));
+    let told = case.off_core.as_ref().expect("it is told");
+    let throttled = told.throttled_s.expect("a quota");
+    assert!(near(throttled, 2.0 * 0.010 * STEPS as f64), "{told:?}");
+    let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+    let off = report.findings.iter().find(|finding| finding.kind == Kind::OffCore).expect("of each step");
+    assert!(off.text.ends_with("; the quota of a control group was used up"), "{}", off.text);
+}
+
 /// What is said of a case with a third host, whose logs are as `change` leaves them.
 fn with_third(change: impl FnOnce(&Path)) -> (CaseReport, Run) {
     let folder = written(Story { face: Face::default(), third: true });

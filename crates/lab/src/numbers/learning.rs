@@ -208,7 +208,7 @@ fn score_training(repeats: &[&Run], epoch: u64) -> Option<Score> {
 /// heard.
 fn judged(run: &Run, steps: Range<usize>) -> Vec<Whole> {
     if run.membership.is_some() {
-        return steps.filter_map(|k| run.records(k).find_map(|step| step.whole)).collect();
+        return steps.filter_map(|k| run.whole(k)).collect();
     }
     let of_rank =
         |&StepRecord { examples, loss, correct, .. }: &StepRecord| Whole { examples, loss, correct };

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::phases::PhaseSeconds;
 use crate::Run;
+use crate::hosts::HostLog;
 
 /// Time off the core of a case, in seconds summed over ranks, as the mean over repeats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,7 +27,8 @@ pub struct OffCore {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub porter_s: Option<f64>,
     /// Time in which a control group's quota stopped its processes, during the steps of the rank that saw most of it: the counter
-    /// is the group's, not a rank's. `None` without a quota.
+    /// is the group's, not a rank's. Of several hosts, which may be groups of their own, the sum; none counts for more than its
+    /// members were off their cores. `None` without a quota.
     pub throttled_s: Option<f64>,
     /// Time that the hypervisor took from the ranks' cores; `None` where it does not tell.
     pub steal_s: Option<f64>,
@@ -86,30 +88,49 @@ pub fn off_core(repeats: &[&Run]) -> Option<OffCore> {
     })
 }
 
+/// Logs of the members of each host; of a run on one host, those of all ranks.
+fn by_host(run: &Run) -> Vec<Vec<&RankLog>> {
+    let Some(hosts) = &run.hosts else { return vec![run.ranks.iter().collect()] };
+    let of = |host: &HostLog| {
+        let is_here = |log: &&RankLog| match log.header.who() {
+            Who::Member(member) => host.members.iter().any(|&(number, _)| number == member),
+            Who::Rank(_) => false,
+        };
+        run.ranks.iter().filter(is_here).collect()
+    };
+    hosts.all.iter().map(of).collect()
+}
+
+/// How long members were off their cores.
+fn off(members: &[&RankLog]) -> f64 {
+    members.iter().flat_map(|log| &log.steps).filter_map(told_of).sum()
+}
+
 /// Of each host, the processor time of its porter, but no more than its members were off their cores.
 fn porters(repeats: &[&Run]) -> Option<f64> {
     let mut sum = None;
     for run in repeats {
-        for host in run.hosts.iter().flat_map(|hosts| &hosts.all) {
+        for (host, members) in run.hosts.iter().flat_map(|hosts| &hosts.all).zip(by_host(run)) {
             let Some(porter) = host.porter else { continue };
-            let is_here = |log: &&RankLog| match log.header.who() {
-                Who::Member(member) => host.members.iter().any(|&(number, _)| number == member),
-                Who::Rank(_) => false,
-            };
-            let steps = run.ranks.iter().filter(is_here).flat_map(|log| &log.steps);
-            let off: f64 = steps.filter_map(told_of).sum();
-            sum = Some(sum.unwrap_or(0.0) + off.min(porter.cpu.seconds()));
+            sum = Some(sum.unwrap_or(0.0) + off(&members).min(porter.cpu.seconds()));
         }
     }
     sum.map(|sum| sum / repeats.len() as f64)
 }
 
 fn throttled(repeats: &[&Run]) -> Option<f64> {
-    let of_rank = |steps: &[StepRecord]| {
-        let told = steps.iter().filter_map(|step| step.scheduling.as_ref()?.throttled);
+    let of_rank = |log: &&RankLog| {
+        let told = log.steps.iter().filter_map(|step| step.scheduling.as_ref()?.throttled);
         told.map(|time| time.seconds()).reduce(|sum, more| sum + more)
     };
-    let of_run = |run: &&Run| run.ranks.iter().filter_map(|rank| of_rank(&rank.steps)).max_by(f64::total_cmp);
-    let told: Vec<f64> = repeats.iter().filter_map(of_run).collect();
-    (!told.is_empty()).then(|| told.iter().sum::<f64>() / repeats.len() as f64)
+    let of_host = |members: &Vec<&RankLog>| members.iter().filter_map(of_rank).max_by(f64::total_cmp);
+    let mut sum = None;
+    for run in repeats {
+        for members in by_host(run) {
+            let Some(told) = of_host(&members) else { continue };
+            let told = if run.hosts.is_some() { told.min(off(&members)) } else { told };
+            sum = Some(sum.unwrap_or(0.0) + told);
+        }
+    }
+    sum.map(|sum| sum / repeats.len() as f64)
 }

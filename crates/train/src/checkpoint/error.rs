@@ -87,6 +87,19 @@ pub enum CheckpointError {
         /// What it is here.
         here: String,
     },
+    /// Reject the input: the same bits need the instruction set that the training began with.
+    #[error(
+        "cannot resume {path} with --instructions {asked}: it was computed with {recorded}; leave the option out, or go on with other bits by \
+         --new-numerics (weights then differ in the last digits)"
+    )]
+    OtherInstructions {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What it was.
+        recorded: String,
+        /// What was asked for.
+        asked: String,
+    },
     /// Reject the input: the weights are of another network.
     #[error("{path} does not fit {model} at {}x{} with {classes} classes: {why}", .input.0, .input.1)]
     OtherNetwork {

@@ -3,6 +3,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use paceline_engine::Precision;
 use proptest::prelude::*;
 
 use super::*;
@@ -17,7 +18,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
     let at = steps as f32;
     let job = crate::job::tests::job("".as_ref());
     Checkpoint {
-        numerics: Numerics::new(&job, numerics::here("cpu").unwrap_or_default()),
+        numerics: Numerics::new(&job, numerics::here("cpu", job.precision).unwrap_or_default()),
         fingerprint: job.data.clone(),
         job,
         position: Position {
@@ -225,7 +226,7 @@ fn numerics_that_this_machine_lacks_are_refused_unless_new_ones_will_do() {
     let mut alien = checkpoint(5);
     alien.numerics.engine.instruction_set = Some("sve2".into());
     let error = alien.resume(path, OnNumerics::Keep).expect_err("no such processor").to_string();
-    let here = paceline_engine::cpu::Simd::detect().to_string();
+    let here = Simd::best(Precision::Fp32).to_string();
     assert!(error.contains("sve2") && error.contains(&here) && error.contains("--new-numerics"), "{error}");
     let mut other = checkpoint(5);
     other.numerics.sum_order = SumOrder::Other("ring-7".into());
@@ -234,17 +235,33 @@ fn numerics_that_this_machine_lacks_are_refused_unless_new_ones_will_do() {
     for checkpoint in [alien, other] {
         let mut job = checkpoint.resume(path, OnNumerics::Renew).expect("this machine's own");
         job.settle(1).expect("a job that can run");
-        assert_eq!(job.numerics, numerics::here("cpu"));
+        assert_eq!(job.numerics, numerics::here("cpu", job.precision));
     }
     let on_a_gpu = Job { engine: "cuda".into(), ..checkpoint(5).job };
     let error =
         checkpoint(5).check_job(path, &on_a_gpu, OnNumerics::Keep).expect_err("another engine").to_string();
     assert!(error.contains("the engine") && error.contains("--new-numerics"), "{error}");
     checkpoint(5).check_job(path, &on_a_gpu, OnNumerics::Renew).expect("new numerics");
+    alien_in_bf16(path);
     let mut plain = checkpoint(5);
     plain.numerics.engine.instruction_set = Some("portable".into());
     let job = plain.resume(path, OnNumerics::Keep).expect("every machine has it");
     assert_eq!(job.numerics, Some(plain.numerics.engine.clone()));
+    let other = Job { numerics: checkpoint(5).job.numerics.take(), ..job.clone() };
+    plain.check_job(path, &other, OnNumerics::Keep).expect("nothing else was asked for");
+    let asked = paceline_engine::Numerics { instruction_set: Some("avx2".into()), ..Default::default() };
+    let other = Job { numerics: Some(asked), ..job };
+    let error = plain.check_job(path, &other, OnNumerics::Keep).expect_err("another set").to_string();
+    assert!(error.contains("--instructions avx2") && error.contains("portable"), "{error}");
+    plain.check_job(path, &other, OnNumerics::Renew).expect("other bits will do");
+}
+
+/// What this machine has is told for the precision of the training.
+fn alien_in_bf16(path: &Path) {
+    let mut alien = checkpoint(5);
+    (alien.job.precision, alien.numerics.engine.instruction_set) = (Precision::Bf16, Some("sve2".into()));
+    let error = alien.resume(path, OnNumerics::Keep).expect_err("no such processor").to_string();
+    assert!(error.contains(&format!("has {};", Simd::best(Precision::Bf16))), "{error}");
 }
 
 #[test]

@@ -4,8 +4,9 @@ use paceline_comm::nccl::{Call, Handle};
 use paceline_engine::Place;
 
 use super::*;
-use crate::Strategy;
+use crate::hosts::Hosts;
 use crate::job::tests::job;
+use crate::{Bounds, Elastic, Strategy};
 
 /// A library that writes down what it is asked for.
 #[derive(Default)]
@@ -84,8 +85,9 @@ fn step(strategy: Strategy, rank: u32) -> (Vec<String>, Range<usize>) {
     let library = Arc::new(Recorder::default());
     let seat = Seat { group: [1; 128], rank: Rank(rank), world: 2 };
     let nccl = Nccl::join(library.clone(), seat, PATIENCE).expect("joined");
-    let mut weave =
-        weave_with(nccl, strategy.plan(Rank(rank), 2), &ExchangeOptions::default(), &[0..128, 128..256]);
+    let joined = Joined { nccl, recall: Box::new(|| false) };
+    let plan = strategy.plan(Rank(rank), 2);
+    let mut weave = weave_with(joined, plan, &ExchangeOptions::default(), &[0..128, 128..256]);
     // SAFETY: nobody looks at the values: the library only takes notes.
     let region = |address: u64, len: usize| unsafe { Region::new(Place::Device(0), address, len) };
     let gathered = weave.gathered.map(|ranks| region(5000, 128 * ranks));
@@ -156,4 +158,46 @@ fn what_means_nothing_to_an_engine_or_a_strategy_is_refused() {
         error.contains("4 workers") && error.contains("has 1") && error.contains("--share-gpu"),
         "{error}"
     );
+}
+
+/// A job for one GPU on each of two hosts.
+fn on_two_hosts() -> Job {
+    let hosts = Hosts { min: 2, max: 2, workers: 1, local: false };
+    Job { engine: CUDA.into(), workers: 1, hosts: Some(hosts), ..job("case".as_ref()) }
+}
+
+#[test]
+fn gpus_of_several_hosts_are_one_group_with_all_its_ranks() {
+    let two = on_two_hosts();
+    assert!(two.exchanges_on_device() && two.check_group().is_ok());
+    assert!(!Job { share_gpu: true, ..two.clone() }.exchanges_on_device());
+    assert!(!Job { engine: "cpu".into(), ..two.clone() }.exchanges_on_device());
+    let one = Hosts { min: 1, max: 1, workers: 1, local: false };
+    assert!(Job { hosts: Some(one), ..two.clone() }.exchanges_on_device(), "a group of one is one");
+    let elastic = Some(Elastic::new(Bounds { min: 1, max: 2 }));
+    let four = Job { workers: 2, hosts: Some(Hosts { workers: 2, ..one }), elastic, ..two };
+    assert_eq!(four.crew().bounds(), Bounds { min: 2, max: 2 }, "nobody goes on without a rank");
+}
+
+#[test]
+fn what_a_group_of_gpus_cannot_do_is_refused_in_words() {
+    let two = on_two_hosts();
+    let hosts = two.hosts.expect("two");
+    let elastic = Some(Elastic::new(Bounds { min: 1, max: 2 }));
+    let refused = [
+        (Job { hosts: Some(Hosts { min: 1, ..hosts }), ..two.clone() }, "the number of hosts is fixed"),
+        (Job { elastic, ..two.clone() }, "--workers is the same on all hosts"),
+        (
+            Job { hosts: Some(Hosts { workers: 3, ..hosts }), ..two.clone() },
+            "--workers is the same on all hosts",
+        ),
+        (Job { update: Strategy::Sharded, ..two.clone() }, "--update allreduce"),
+        (Job { shards: Some(4), ..two.clone() }, "leave --shards out"),
+        (Job { log_samples: true, ..two.clone() }, "--log-samples"),
+        (Job { hosts: None, elastic: Some(Elastic::new(Bounds { min: 1, max: 1 })), ..two }, "--hosts N"),
+    ];
+    for (job, expected) in refused {
+        let error = job.check().expect_err(expected).to_string();
+        assert!(error.contains(expected) && error.contains("--share-gpu"), "{error}");
+    }
 }

@@ -1,24 +1,27 @@
 //! What a launcher does as one of several hosts: it stops its members when another roster of hosts is called, says how it stands, and
 //! lets them go on.
 
+mod group;
 mod phases;
 mod plant;
+mod stands;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
-use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing, given};
+use paceline_comm::tasks::{Bell, Ground, Seating};
 use paceline_record::log::PorterWriter;
-use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader, RecoveryPhase};
+use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader};
 
 use super::control::HostStatus;
 use super::lead::{Lead, Stop};
 use super::state::Layout;
 use crate::checkpoint::Position;
-use crate::hosts::porter::{Said, Start, Thread, Tools};
-use crate::hosts::{Event, Introduction, Link, LocalHost, Party};
+use crate::hosts::porter::{Said, Thread, Tools};
+use crate::hosts::{Event, Introduction, Link, LocalHost, Parted, Party};
 use crate::{Fault, Job, TrainError, clock};
 
 /// A launcher's part among hosts.
@@ -26,6 +29,7 @@ pub(super) struct Hosting {
     /// Ends before the memory that it uses.
     porter: Option<Thread>,
     party: Party,
+    is_first: bool,
     ground: Arc<Ground>,
     layout: Arc<Layout>,
     /// The bells of porter and launcher.
@@ -62,6 +66,11 @@ pub(super) struct Hosting {
     rebuilds: Option<Nanos>,
     /// Since when the state has been coming from another host.
     copies: Option<Nanos>,
+    /// How members join a group of devices when work goes on.
+    seating: Option<Seating>,
+    /// How many names for such groups were wanted here, and whether this roster's is.
+    names: u32,
+    names_group: bool,
     /// Faults that are to be planted in this host, in order of their steps.
     faults: VecDeque<Fault>,
 }
@@ -76,6 +85,8 @@ enum Phase {
     Called { linked: bool, told: bool },
     /// Work goes on.
     Running,
+    /// A group of devices has lost a member: another roster is waited for.
+    Broken,
 }
 
 impl Hosting {
@@ -122,7 +133,11 @@ impl Hosting {
             missed: None,
             rebuilds: None,
             copies: None,
+            seating: None,
+            names: 0,
+            names_group: false,
             faults: faults.into(),
+            is_first: party.is_first(),
             party,
         })
     }
@@ -132,7 +147,7 @@ impl Hosting {
     }
 
     pub fn is_first(&self) -> bool {
-        self.party.is_first()
+        self.is_first
     }
 
     pub fn porter_bell(&self) -> i32 {
@@ -193,7 +208,8 @@ impl Hosting {
         // Nothing of the old roster is sent or received from here on.
         self.porter = None;
         (self.roster, self.doors) = (roster, doors);
-        (self.has_caught_up, self.holds, self.stands) = (false, None, None);
+        (self.has_caught_up, self.has_finished) = (false, false);
+        (self.holds, self.stands) = (None, None);
         self.deferred.clear();
         let own = self.host();
         let others = self.roster.places.iter().map(|place| place.host).filter(|&host| host != own);
@@ -247,6 +263,7 @@ impl Lead<'_, '_, '_> {
                     }
                 }
                 Event::Missed(since) => self.hosting.iter_mut().for_each(|hosting| hosting.miss(since)),
+                Event::Leads => self.hosting.iter_mut().for_each(|hosting| hosting.is_first = true),
                 Event::Gathered | Event::Stored(_) => {}
             }
         }
@@ -262,6 +279,7 @@ impl Lead<'_, '_, '_> {
                     hosting.miss(now);
                     let generation = hosting.roster.generation;
                     hosting.party.say(Word::Misses { generation, host, why });
+                    self.halt_group(now)?;
                 }
                 Said::Failed(error) => return Err(error),
             }
@@ -331,101 +349,6 @@ impl Lead<'_, '_, '_> {
         Ok(None)
     }
 
-    /// Tells the authority what it waits for.
-    fn report_progress(&mut self) -> Result<(), TrainError> {
-        let done = self.board.steps_done(self.ground, self.done);
-        let is_due = self.calendar_is_due(done);
-        let Some(hosting) = &mut self.hosting else { return Ok(()) };
-        if hosting.phase == Phase::Idle && self.warden.generation() > 0 {
-            // From here on it takes others no more than a moment to let it in.
-            hosting.phase = Phase::Ready;
-            hosting.party.ready();
-        }
-        if let Phase::Called { linked: true, told: told @ false } = &mut hosting.phase
-            && self.warden.is_still()
-        {
-            *told = true;
-            let stand = if hosting.lacks_state {
-                let Shape { shards, buckets, slices, .. } = self.board.shape();
-                let all = (0..buckets).flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)));
-                Stand { done: None, missing: all.collect(), untested: (0..shards).collect(), passed: false }
-            } else {
-                let untested = if is_due { self.board.untested(self.ground, done) } else { Vec::new() };
-                let missing = self.board.missing(self.ground, done);
-                Stand { done: Some(done), missing, untested, passed: !is_due }
-            };
-            let generation = hosting.roster.generation;
-            hosting.party.say(Word::Stands { generation, stand });
-        }
-        hosting.lacks_state &= !hosting.runs() || done < hosting.first;
-        if hosting.runs() && hosting.is_guest() && !hosting.has_caught_up && done > hosting.first {
-            hosting.has_caught_up = true;
-            hosting.party.say(Word::CaughtUp);
-        }
-        if let Some(step) = hosting.holds.filter(|&step| done >= step) {
-            hosting.holds = None;
-            hosting.party.say(Word::Holds(step));
-        }
-        if !hosting.lacks_state
-            && let Some(since) = hosting.copies.take()
-        {
-            self.log_recovery(RecoveryPhase::State, since, clock::now())?;
-        }
-        Ok(())
-    }
-
-    /// All hosts stand like this: work goes on.
-    fn go(&mut self, mut stands: Vec<Stand>, now: Nanos) -> Result<(), TrainError> {
-        let hosting = self.hosting.as_mut().expect("invariant: hosts go");
-        let first = stands.iter().filter_map(|stand| stand.done).max().unwrap_or(0);
-        if first == 0 {
-            // Everybody has drawn the same weights.
-            stands.iter_mut().for_each(|stand| stand.done = Some(0));
-        }
-        let place = hosting.roster.place_of(hosting.party.host);
-        let place = place.expect("invariant: who is told to go is in the roster");
-        let own = stands[place].clone();
-        if own.done.is_none() {
-            let has_passed = stands.iter().any(|stand| stand.done == Some(first) && stand.passed);
-            self.passed = first - u64::from(!has_passed);
-            self.board.begin_at(self.ground, first - 1, self.passed);
-            (self.first, self.done, self.refreshed) = (first, first - 1, first - 1);
-        } else if hosting.lacks_state {
-            self.state.begin()?;
-        }
-        // It counts as missing until all of it has come.
-        hosting.lacks_state = own.done.is_none();
-        hosting.copies = hosting.lacks_state.then_some(now);
-        hosting.first = first;
-        if own.done.is_some_and(|done| done < first) {
-            // What was due before the step that others have done is past.
-            self.passed = self.passed.max(first - 1);
-            self.board.refresh(self.ground, first - 1);
-        }
-        let parts = Parts::new(hosting.roster.ends(), place, self.board.shape().slices);
-        let done = own.done.unwrap_or(first.saturating_sub(1));
-        let missing = own.done.is_some().then_some(&own.missing[..]);
-        let is_loss = hosting.roster.is_loss;
-        let hosts = hosting.roster.places.iter().map(|place| place.host);
-        let standings = hosts.zip(stands).map(|(host, stand)| {
-            let Stand { done, missing, untested, .. } = stand;
-            Standing { host, done, missing, untested }
-        });
-        let standings: Vec<Standing> = standings.collect();
-        let given = given(self.board, &standings);
-        self.warden.deal(parts.clone(), Done { done, all: first, missing, given: &given, is_loss });
-        self.warden.release(first);
-        if let Some(porter) = &mut hosting.porter {
-            porter.start(Start { parts, standings });
-        }
-        hosting.phase = Phase::Running;
-        if self.warden.generation() > 0 {
-            let roster = self.warden.roster().to_vec();
-            self.publish(roster, now)?;
-        }
-        Ok(())
-    }
-
     pub(super) fn refresh_hosts(&mut self) {
         if let Some(hosting) = &self.hosting
             && hosting.runs()
@@ -465,12 +388,14 @@ impl Lead<'_, '_, '_> {
         let Some(hosting) = &mut self.hosting else { return Ok(()) };
         hosting.porter = None;
         if hosting.is_first() {
-            for event in hosting.party.gather() {
+            let is_interrupted = self.surroundings.interrupted.load(Ordering::Relaxed);
+            for event in hosting.party.gather(is_interrupted) {
                 self.log.append(&event)?;
             }
             hosting.local.clear();
-        } else {
-            *self.parted = self.hosting.take().map(|hosting| hosting.party);
+            *self.parted = Parted::Led;
+        } else if let Some(hosting) = self.hosting.take() {
+            *self.parted = Parted::From(hosting.party);
         }
         Ok(())
     }
@@ -478,6 +403,13 @@ impl Lead<'_, '_, '_> {
     /// Tells the others that this host ends before all is done.
     pub(super) fn part_early(&mut self, why: &TrainError) -> Result<(), TrainError> {
         let Some(hosting) = &mut self.hosting else { return Ok(()) };
+        let is_over = matches!(why, TrainError::HostsEnded(_));
+        if hosting.is_first() && hosting.party.hands_over && !is_over {
+            hosting.porter = None;
+            hosting.party.hand_over();
+            *self.parted = Parted::Led;
+            return Ok(());
+        }
         if hosting.is_first() {
             hosting.party.end(&format!("the first host ended: {}", crate::describe(why)));
         } else if !matches!(why, TrainError::HostsEnded(_)) {

@@ -3,6 +3,7 @@
 //! One loop, which never waits for a member: it sleeps until a process ends, a member rings, somebody asks, or a tick passes.
 
 mod closing;
+mod devices;
 mod lives;
 mod lookout;
 
@@ -33,7 +34,7 @@ use super::process::{Condemned, Process, oom_kills};
 use super::state::{Layout, State};
 use super::watch::Watch;
 use crate::checkpoint::Position;
-use crate::hosts::{Introduction, Party};
+use crate::hosts::{Introduction, Parted};
 use crate::launcher::Surroundings;
 use crate::milestone::Calendar;
 use crate::{Job, TrainError, clock};
@@ -73,7 +74,7 @@ pub(crate) fn run(
     log: &mut LauncherWriter,
     bell: Bell,
     met: Option<Introduction>,
-    parted: &mut Option<Party>,
+    parted: &mut Parted,
 ) -> Result<(), TrainError> {
     let elastic = &job.crew();
     let graph = job.graph()?;
@@ -89,11 +90,16 @@ pub(crate) fn run(
     // A training that was interrupted in a test makes up for it.
     let passed = position.steps - u64::from(lacks_test(&position, &calendar));
     board.begin_at(&*ground, position.steps, passed);
+    let on_device = job.exchanges_on_device();
+    let lacks_state = met.as_ref().is_some_and(|met| met.lacks_state);
+    board.hold_state(&*ground, Some(position.steps).filter(|_| !lacks_state));
+    board.reset_run(&*ground, position.steps);
     let steps = position.steps;
     let hosting =
         met.map(|met| Hosting::new(met, &position, ground.clone(), layout.clone(), &bell)).transpose()?;
     let lead = Lead {
         hosting,
+        on_device,
         job,
         elastic,
         board,
@@ -177,6 +183,8 @@ pub(super) struct LastDeath {
 
 pub(super) struct Lead<'a, 's, 'l> {
     pub(super) hosting: Option<Hosting>,
+    /// Whether the state is on its members' devices, which exchange with each other.
+    pub(super) on_device: bool,
     pub(super) job: &'a Job,
     pub(super) elastic: &'a Elastic,
     pub(super) state: &'a State<'a>,
@@ -219,8 +227,8 @@ pub(super) struct Lead<'a, 's, 'l> {
     pub(super) shown: Nanos,
     pub(super) surroundings: Surroundings<'s>,
     pub(super) log: &'l mut LauncherWriter,
-    /// Where the connection with other hosts is left, for logs to be carried to the first.
-    pub(super) parted: &'l mut Option<Party>,
+    /// Where it is left what this host was to the others.
+    pub(super) parted: &'l mut Parted,
 }
 
 /// How a run ends before its steps are done.
@@ -243,6 +251,7 @@ impl Lead<'_, '_, '_> {
             Ok(Some(stop)) => Ok(stop),
             Err(error) => Err(error),
         };
+        self.collect_state();
         let ended = self.end_all();
         // The state may lie on another disk than the log.
         let (saved, ended) = match self.save_last() {
@@ -265,7 +274,8 @@ impl Lead<'_, '_, '_> {
         loop {
             self.sleep()?;
             let now = clock::now();
-            if self.surroundings.interrupted.load(Ordering::Relaxed) {
+            // An interruption after all work was done changes nothing.
+            if self.surroundings.interrupted.load(Ordering::Relaxed) && !self.is_over() {
                 return Ok(Some(Stop::Interrupted));
             }
             if let Some(member) = self.reap(now)? {
@@ -275,9 +285,10 @@ impl Lead<'_, '_, '_> {
             if let Some(stop) = self.tend_hosts(now)? {
                 return Ok(Some(stop));
             }
-            self.done = self.board.steps_done(self.ground, self.done);
+            self.mind_group(now)?;
+            self.done = self.count_done();
             self.pace.see(self.done, now);
-            if self.done - self.refreshed > REFRESH && !self.calendar_is_due(self.done) {
+            if self.done.saturating_sub(self.refreshed) > REFRESH && !self.calendar_is_due(self.done) {
                 self.refreshed = self.done;
                 self.board.refresh(self.ground, self.done);
                 self.refresh_hosts();
@@ -286,7 +297,7 @@ impl Lead<'_, '_, '_> {
             self.plant_joins();
             self.plant_in_host(now)?;
             self.continue_stopped(now);
-            let over = self.done >= self.warden.end() && self.passed_all();
+            let over = self.is_over();
             if over && self.processes.is_empty() && self.are_hosts_done() {
                 return Ok(None);
             }
@@ -306,11 +317,17 @@ impl Lead<'_, '_, '_> {
                 self.check_deadlock(now)?;
             }
             self.tend()?;
+            self.note_held();
             self.report_to_hosts()?;
             self.follow_redo()?;
             self.reach_milestone()?;
             self.show();
         }
+    }
+
+    /// Whether all steps are done, and the tests and checkpoints after them.
+    fn is_over(&self) -> bool {
+        self.done >= self.warden.end() && self.passed_all()
     }
 
     pub(super) fn passed_all(&self) -> bool {
@@ -402,7 +419,10 @@ impl Lead<'_, '_, '_> {
         let underway = self.recovery.get_or_insert(Underway { since: now, noticed: now, is_loss: false });
         let since = underway.since;
         self.board.note_loss(self.ground, self.warden.generation() + 1, since);
-        let runs = !self.waits && self.hosting.as_ref().is_none_or(Hosting::runs);
+        let runs = match self.on_device {
+            true => self.seat_group(&roster),
+            false => !self.waits && self.hosting.as_ref().is_none_or(Hosting::runs),
+        };
         self.warden.publish(&roster, self.job.steps, runs);
         let members = roster.iter().map(|seat| self.processes[seat].member).collect();
         self.log.append(&LauncherEvent::Roster(Roster {

@@ -3,6 +3,7 @@
 mod account;
 mod planted;
 mod sums;
+mod woven;
 
 use std::cell::Cell;
 use std::fs;
@@ -76,6 +77,9 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     let header = MemberHeader { member: own.member, seat: own.seat, host: own.host };
     let mut log = RankWriter::create_of_member(&job.folder, &header)?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
+    if job.exchanges_on_device() {
+        return woven::run(job, own, log, &leaves);
+    }
     let engine = job.open_engine_of(seat, pinned)?;
     let mut ground = Ground::attach(own.ground)?;
     if let Some(bell) = own.porter {
@@ -153,7 +157,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     while ended == Ended::Done && step < member.end() {
         let rate = calendar.stage(Step(step)).learning_rate;
         book.begin(Step(step), rate);
-        faults.strike(Step(step), &member, &mut hands, &mut book, &leaves)?;
+        faults.strike(Step(step), &member, &hands.slowness, &mut book, &leaves)?;
         (sums.rate, hands.steps) = (rate, step + 1);
         ended = member.step(step, &mut hands, &mut sums, &asked)?;
         member.take_waits(&mut waits, &mut generations);

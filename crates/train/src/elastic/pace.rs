@@ -18,6 +18,10 @@ pub(super) struct Pace {
 
 impl Pace {
     pub fn see(&mut self, done: u64, now: Nanos) {
+        if self.seen.back().is_some_and(|&(_, before)| done < before) {
+            // What all devices have lost is done again.
+            self.seen.clear();
+        }
         if let Some(&(at, before)) = self.seen.back() {
             if before == done {
                 return;
@@ -44,5 +48,20 @@ impl Pace {
     pub fn steps_per_s(&self, now: Nanos) -> Option<f64> {
         let (&(from, first), &(_, last)) = (self.seen.front()?, self.seen.back()?);
         (last > first).then(|| (last - first) as f64 / now.since(from).seconds())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_training_that_goes_back_is_paced_from_there() {
+        let mut pace = Pace::default();
+        for (done, at) in [(0, 0), (10, 10), (8, 12), (9, 13), (10, 14)] {
+            pace.see(done, Nanos(at * 1_000_000_000));
+        }
+        assert_eq!(pace.steps_per_s(Nanos(14_000_000_000)), Some(1.0));
+        assert_eq!(pace.median(), Some(Nanos(1_000_000_000)));
     }
 }

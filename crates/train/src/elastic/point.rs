@@ -18,6 +18,7 @@ const VARIABLE: &str = "PACELINE_STRIKE";
 pub(crate) enum Point {
     BeforeJoin,
     AfterJoin,
+    BeforeGroup,
     InShard,
     BeforeFlag,
     AfterFlag,
@@ -30,9 +31,10 @@ pub(crate) enum Point {
 }
 
 impl Point {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::BeforeJoin,
         Self::AfterJoin,
+        Self::BeforeGroup,
         Self::InShard,
         Self::BeforeFlag,
         Self::AfterFlag,
@@ -48,6 +50,7 @@ impl Point {
         match self {
             Self::BeforeJoin => "before-join",
             Self::AfterJoin => "after-join",
+            Self::BeforeGroup => "before-group",
             Self::InShard => "in-shard",
             Self::BeforeFlag => "before-flag",
             Self::AfterFlag => "after-flag",

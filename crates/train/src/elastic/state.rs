@@ -28,21 +28,29 @@ pub(crate) struct Layout {
 impl Layout {
     pub fn new(job: &Job, graph: &Graph) -> Self {
         let places = lay_out(graph);
-        let buckets = buckets::cut(&places.slots, places.trained, &job.exchange);
         let (seats, most) = (job.most_here(), job.most_workers());
+        // Where devices exchange, the state comes here only now and then, with a part from each member.
+        let on_device = job.exchanges_on_device();
+        let buckets = match on_device {
+            true => {
+                vec![Bucket { range: 0..places.trained, last_slot: places.slots.len().saturating_sub(1) }]
+            }
+            false => buckets::cut(&places.slots, places.trained, &job.exchange),
+        };
         let hosts = job.hosts.map_or(1, |hosts| hosts.max);
         let size = GroundSize {
             shape: Shape {
                 seats,
                 shards: job.shards(),
                 buckets: buckets.len() as u32,
-                slices: SLICES_PER_SEAT * most,
+                slices: if on_device { seats } else { SLICES_PER_SEAT * most },
                 hosts,
             },
             values: places.trained,
             state: job.learning.rule().state_per_value(),
             statistics: places.statistics_len,
             half: job.exchange.compress.half(),
+            gradients: if on_device { 0 } else { job.shards() },
         };
         Self { places, buckets, size }
     }

@@ -41,27 +41,7 @@ impl Exchange {
         program: &mut dyn Program,
         record: &mut StepRecord,
     ) -> Result<(), TrainError> {
-        let end = clock::now();
-        let mut reached = Nanos(0);
-        for (bucket, time) in self.buckets.iter().zip(program.bucket_times()?) {
-            let (begun, ended) = (end.since(time.begun), end.since(time.ended));
-            record.comm_busy += ended.since(begun.max(reached));
-            reached = ended;
-            let bytes = Bytes(4 * bucket.range.len() as u64);
-            record.buckets.push(BucketRecord {
-                bytes,
-                begun,
-                last_arrival: begun,
-                last_rank: self.plan.rank,
-                ended,
-                waited_late: Nanos(0),
-                waited_transfer: Nanos(0),
-                cpu: Nanos(0),
-                moved: bytes,
-            });
-        }
-        // A device that does not wait for the exchange computes: within a run it is never idle.
-        record.overlapped = Some(record.comm_busy.since(record.phases[Phase::CommWait]));
+        book_buckets(&self.buckets, self.plan.rank, program, record)?;
         let (rank, step) = (self.rank(), self.posted);
         self.peers().post(rank, step, record.buckets.iter().map(|bucket| bucket.begun));
         self.posted += 1;
@@ -116,6 +96,37 @@ impl Peers {
             .map(|[low, high]| Nanos(u64::from(low) | u64::from(high) << 32))
             .collect()
     }
+}
+
+/// Books what a device exchanged as part of a run that has just ended, as far as its rank alone can tell.
+pub(crate) fn book_buckets(
+    buckets: &[Bucket],
+    rank: Rank,
+    program: &mut dyn Program,
+    record: &mut StepRecord,
+) -> Result<(), TrainError> {
+    let end = clock::now();
+    let mut reached = Nanos(0);
+    for (bucket, time) in buckets.iter().zip(program.bucket_times()?) {
+        let (begun, ended) = (end.since(time.begun), end.since(time.ended));
+        record.comm_busy += ended.since(begun.max(reached));
+        reached = ended;
+        let bytes = Bytes(4 * bucket.range.len() as u64);
+        record.buckets.push(BucketRecord {
+            bytes,
+            begun,
+            last_arrival: begun,
+            last_rank: rank,
+            ended,
+            waited_late: Nanos(0),
+            waited_transfer: Nanos(0),
+            cpu: Nanos(0),
+            moved: bytes,
+        });
+    }
+    // A device that does not wait for the exchange computes: within a run it is never idle.
+    record.overlapped = Some(record.comm_busy.since(record.phases[Phase::CommWait]));
+    Ok(())
 }
 
 /// Completes a step's buckets with who came last, and splits what was waited for them there. `posts` holds each rank's arrivals.

@@ -1,20 +1,23 @@
 //! The first host's side of the control connections: it takes hosts in, hears them, and passes on what the authority decides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use paceline_comm::tasks::authority::{Authority, Decided, Order, Word};
+use paceline_comm::tasks::authority::{Authority, Decided, Order, Roster, Word};
+use paceline_comm::tasks::registry::{Petition, Verdict};
 use paceline_comm::wire::{Address, Letters};
 use paceline_record::log::host_folder;
-use paceline_record::{
-    ClockReading, EvalRecord, Generation, Host, HostChange, HostPlace, HostRoster, LauncherEvent, Nanos, Step,
-};
+use paceline_record::{ClockReading, EvalRecord, Host, HostChange, LauncherEvent, Nanos};
 
 use super::entrance::{Entrance, Visitor};
-use super::letter::{Greeting, Hello, Letter, Welcome, send};
+use super::heir::{door_at, roster_record};
+use super::letter::{Back, Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
-use super::party::{Event, Heard, Silence, beat};
+use super::party::{Event, Heard};
+use super::registrar::Registrar;
+use super::silence::{Silence, beat};
 use super::store::Store;
 use crate::{Job, clock};
 
@@ -25,11 +28,15 @@ const READING: Nanos = Nanos(1_000_000_000);
 const BIRTH: Nanos = Nanos(600_000_000_000);
 
 /// Connections of callers that have not become hosts.
-const MOST_CALLERS: usize = 128;
+pub(super) const MOST_CALLERS: usize = 128;
 
 /// The first host's side.
 pub(super) struct First {
+    pub host: Host,
+    pub name: String,
     pub entrance: Entrance,
+    /// Those who called before this host was the first.
+    pub early: VecDeque<Visitor>,
     pub authority: Authority,
     pub job: Job,
     pub fingerprint: String,
@@ -44,6 +51,91 @@ pub(super) struct First {
     pub free: BTreeSet<u32>,
     /// Hosts that were there when the user was last told.
     pub told: usize,
+    /// Where rosters are written down before they are called.
+    pub register: Option<Register>,
+    /// When hosts came that were there before this one was first.
+    pub came: BTreeMap<Host, Nanos>,
+    /// Those of them that have not come back.
+    pub missing: BTreeSet<Host>,
+}
+
+/// The first host's way to get its rosters written down.
+pub(super) struct Register {
+    registrar: Arc<Registrar>,
+    petition: Petition,
+    /// Whether the user knows that it does not answer.
+    has_complained: bool,
+    /// When something was last written down.
+    granted: Nanos,
+}
+
+/// How long the place where rosters are written down may be silent before the user is told.
+const SILENCE: Nanos = Nanos(1_000_000_000);
+
+impl Register {
+    pub fn new(registrar: Arc<Registrar>, petition: Petition) -> Self {
+        Self { registrar, petition, has_complained: false, granted: Nanos(0) }
+    }
+
+    pub fn propose(&mut self, roster: Roster, next: u32) {
+        self.petition.propose(roster, next);
+    }
+
+    /// Takes this host's keys away; those of the run, too, if it is over.
+    pub fn leave(&self, is_over: bool) {
+        self.registrar.leave(is_over.then(|| self.petition.known()));
+    }
+
+    /// Asks for what is to be written down, and tells the authority what became of it.
+    fn tend(&mut self, authority: &mut Authority, next: u32, heard: &mut Heard, now: Nanos) {
+        let place = self.registrar.place().to_owned();
+        if let Some((known, record)) = self.petition.ask()
+            && let Some(answer) = self.registrar.swap(known, record)
+        {
+            match self.petition.hear(answer, authority.roster().generation, authority.is_complete()) {
+                Verdict::Granted(generation) => {
+                    self.granted = now;
+                    authority.grant(generation, now);
+                }
+                Verdict::Refused(_) => {
+                    authority.end(&format!(
+                        "another host leads the run by what {place} holds; this one was taken for lost"
+                    ));
+                }
+                Verdict::Waits | Verdict::Again => {}
+            }
+        }
+        if let Some((at, look)) = self.registrar.looked()
+            && now.since(at) < SILENCE
+        {
+            let gone: Vec<Host> = authority.awaited().filter(|host| !look.hosts.contains_key(host)).collect();
+            gone.into_iter().for_each(|host| authority.forgets(host));
+            let roster = authority.roster();
+            // A look that was begun before says nothing.
+            let is_new = at.since(self.granted) > SILENCE && roster.generation > 0;
+            let is_lost = is_new && look.entry.is_none() && self.petition.ask().is_none();
+            if is_lost && authority.is_complete() && !authority.is_over() {
+                self.petition.restore(roster.clone(), next);
+                heard
+                    .0
+                    .push(Event::Say(format!("{place} has no roster of this run; it is written down again")));
+            }
+        }
+        let fault = self.registrar.fault().filter(|(since, _)| now.since(*since) > SILENCE);
+        match (fault, self.has_complained) {
+            (Some((_, why)), false) => {
+                self.has_complained = true;
+                heard.0.push(Event::Say(format!(
+                    "{why}; the training goes on with the hosts that it has, and none can come or be replaced until it answers"
+                )));
+            }
+            (None, true) => {
+                self.has_complained = false;
+                heard.0.push(Event::Say(format!("{place} answers again")));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Somebody who has called.
@@ -70,11 +162,11 @@ pub(super) struct Caller {
 impl First {
     pub fn tend(&mut self, run: u64, lease: Nanos, lobby: &Lobby, heard: &mut Heard, now: Nanos) {
         if let Some(own) = self.own.take() {
-            heard.log(Host(0), now, own);
+            heard.log(self.host, now, own);
         }
         // Whoever comes when all is over waits for the next run.
         while !self.authority.is_over()
-            && let Some(mut visitor) = self.entrance.next()
+            && let Some(mut visitor) = self.early.pop_front().or_else(|| self.entrance.next())
         {
             match serde_json::from_slice(&visitor.greeting) {
                 Ok(Greeting::Data { run: told, generation, from }) if told == run => {
@@ -85,6 +177,7 @@ impl First {
                 Ok(Greeting::Control(hello)) if self.callers.len() < MOST_CALLERS => {
                     self.greet(run, hello, visitor, heard, now);
                 }
+                Ok(Greeting::Back(back)) => self.take_back(run, back, visitor, heard, now),
                 Ok(Greeting::Measure { .. }) => {
                     let why = "it runs a training, and measures no all-reduces".into();
                     // Nothing is lost with a caller that has gone.
@@ -121,6 +214,9 @@ impl First {
             self.authority.expects(now);
         }
         self.authority.tend(now);
+        if let Some(register) = &mut self.register {
+            register.tend(&mut self.authority, self.next, heard, now);
+        }
         self.pass_on(heard, now);
         let count = self.authority.hosts().count();
         if self.authority.waits() && count != self.told {
@@ -145,6 +241,14 @@ impl First {
         self.callers.iter().filter(|caller| !caller.is_ready).count()
     }
 
+    /// Tells all others that this host leaves, and that one of them takes its place.
+    pub fn hand_over(&mut self) {
+        for caller in &mut self.callers {
+            // A broken connection is noticed by whoever is at its other end.
+            let _ = send(&mut caller.letters, &Letter::HandsOver);
+        }
+    }
+
     /// Answers somebody who calls for the first time.
     fn greet(&mut self, run: u64, hello: Hello, visitor: Visitor, heard: &mut Heard, now: Nanos) {
         let Visitor { mut letters, from, .. } = visitor;
@@ -159,6 +263,7 @@ impl First {
             self.next = self.next.max(host.0 + 1);
             let welcome = Welcome {
                 host,
+                first: (self.host, self.name.clone()),
                 run,
                 job: self.job.clone(),
                 fingerprint: self.fingerprint.clone(),
@@ -166,23 +271,32 @@ impl First {
                 has_begun: self.authority.roster().generation > 0 || self.job.milestones.resume.is_some(),
             };
             let _ = send(&mut letters, &Letter::Welcome(Box::new(welcome)));
-            self.callers.push(Caller {
-                letters,
-                from,
-                name,
-                came: now,
-                silence: Silence::default(),
-                pinged: Nanos(0),
-                host,
-                is_ready: false,
-                door: None,
-                best: None,
-                logged: Nanos(0),
-                store: Store::new(self.folder.join(host_folder(host))),
-                is_stored: false,
-                is_out: false,
-            });
+            let store = Store::new(self.folder.join(host_folder(host)));
+            self.callers.push(Caller::new(letters, (from, name), host, store, now));
         }
+    }
+
+    /// Answers a host that was led by the one that is lost.
+    fn take_back(&mut self, run: u64, back: Back, visitor: Visitor, heard: &mut Heard, now: Nanos) {
+        let Visitor { mut letters, from, .. } = visitor;
+        let Back { hello, run: told, host, workers, port, interface } = back;
+        let is_here = self.authority.hosts().any(|other| other == host);
+        if told != run || is_here || self.authority.roster().place_of(host).is_none() {
+            let why = "the others have gone on without it; the same command joins them again".to_owned();
+            // Nothing is lost with a caller that has gone.
+            let _ = send(&mut letters, &Letter::SentAway { why });
+            return;
+        }
+        let store = Store::new(self.folder.join(host_folder(host)));
+        let name = hello.name.clone();
+        let mut caller = Caller::new(letters, (from, hello.name), host, store, now);
+        (caller.door, caller.is_ready) = (door_at(interface, from, port), true);
+        self.callers.push(caller);
+        self.missing.remove(&host);
+        // It has been there for as long as this host knows of it.
+        let came = self.came.get(&host).copied().unwrap_or(now);
+        heard.log(host, came, HostChange::Joined { name: name.clone(), workers });
+        self.authority.joins(host, &name, workers, now);
     }
 
     /// Hears a caller; an error if it is lost.
@@ -200,8 +314,7 @@ impl First {
                         let _ = send(&mut caller.letters, &Letter::SentAway { why: why.clone() });
                         return Err(why);
                     }
-                    let ip = interface.or(caller.from.socket().map(|address| address.ip()));
-                    caller.door = ip.map(|ip| SocketAddr::new(ip, port));
+                    caller.door = door_at(interface, caller.from, port);
                     caller.is_ready = true;
                     let name = caller.name.clone();
                     heard.0.push(Event::Say(format!("host {} ({name}) has come", host.0)));
@@ -272,28 +385,26 @@ impl First {
                     heard.log(host, now, HostChange::Lost { why });
                 }
                 Decided::Left(host) => heard.log(host, now, HostChange::Left),
+                Decided::Proposed(roster) => {
+                    if let Some(register) = &mut self.register {
+                        register.propose(roster, self.next);
+                    }
+                }
                 Decided::Roster(roster, steps) => {
-                    let mut first_shard = 0;
-                    let hosts = roster.places.iter().map(|place| {
-                        let shards = place.end - first_shard;
-                        let place = HostPlace { host: place.host, first_shard, shards };
-                        first_shard += shards;
-                        place
-                    });
-                    heard.0.push(Event::Log(LauncherEvent::Hosts(HostRoster {
-                        generation: Generation(roster.generation),
-                        at: now,
-                        step: Step(steps),
-                        hosts: hosts.collect(),
-                    })));
+                    for host in std::mem::take(&mut self.missing) {
+                        let why = "it did not come to the host that took the first one's place".to_owned();
+                        heard.0.push(Event::Say(format!("host {} was lost: {why}", host.0)));
+                        heard.log(host, now, HostChange::Lost { why });
+                    }
+                    heard.0.push(Event::Log(LauncherEvent::Hosts(roster_record(&roster, steps, now))));
                 }
             }
         }
         let doors = self.callers.iter().filter_map(|caller| Some((caller.host, caller.door?)));
-        let own = self.entrance.bytes().map(|door| (Host(0), door));
+        let own = self.entrance.bytes().map(|door| (self.host, door));
         let doors: Vec<(Host, SocketAddr)> = own.into_iter().chain(doors).collect();
         for (host, order) in self.authority.take_orders() {
-            if host == Host(0) {
+            if host == self.host {
                 heard.0.push(Event::Order(order, doors.iter().copied().collect()));
             } else if let Some(caller) = self.callers.iter_mut().find(|caller| caller.host == host) {
                 caller.is_out |= matches!(order, Order::End(_));
@@ -310,6 +421,26 @@ impl First {
 }
 
 impl Caller {
+    /// Somebody who is welcome and has not said yet whether it takes part.
+    fn new(letters: Letters, (from, name): (Address, String), host: Host, store: Store, came: Nanos) -> Self {
+        Self {
+            letters,
+            from,
+            name,
+            came,
+            silence: Silence::default(),
+            pinged: Nanos(0),
+            host,
+            is_ready: false,
+            door: None,
+            best: None,
+            logged: Nanos(0),
+            store,
+            is_stored: false,
+            is_out: false,
+        }
+    }
+
     fn read_clock(&mut self, sent: Nanos, there: Nanos, heard: &mut Heard, now: Nanos) {
         let received = clock::now();
         let middle = sent.0 / 2 + received.0 / 2;

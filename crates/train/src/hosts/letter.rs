@@ -19,6 +19,8 @@ pub(super) enum Greeting {
     Control(Hello),
     /// A host would like to take part in a measurement between so many.
     Measure { hello: Hello, hosts: u32 },
+    /// A host has lost the first one, and comes to whoever has taken its place.
+    Back(Back),
     /// One of the streams for the bytes of a roster.
     Data { run: u64, generation: u64, from: Host },
 }
@@ -32,6 +34,20 @@ pub(super) struct Hello {
     pub name: String,
     /// Its number, where whoever started all of them has given it one.
     pub rank: Option<u32>,
+}
+
+/// Who a host is that has taken part before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Back {
+    pub hello: Hello,
+    /// The run that it takes part in.
+    pub run: u64,
+    /// Its number there.
+    pub host: Host,
+    /// As in [`Letter::Ready`].
+    pub workers: u32,
+    pub port: u16,
+    pub interface: Option<IpAddr>,
 }
 
 impl Hello {
@@ -65,6 +81,8 @@ pub(super) enum Letter {
     Order { order: Order, doors: Vec<(Host, SocketAddr)> },
     /// What a host tells the authority.
     Word(Word),
+    /// From the first host: it leaves, and another one takes its place.
+    HandsOver,
     /// A sign of life, with the time at which it was sent.
     Ping { sent: Nanos },
     /// An answer to it, with the time on the other side.
@@ -105,6 +123,8 @@ pub(super) enum Cue {
 pub(super) struct Welcome {
     /// Its number.
     pub host: Host,
+    /// The first host's number and name.
+    pub first: (Host, String),
     /// What tells this run from others of the same address.
     pub run: u64,
     /// The job as the first host has it.
@@ -140,10 +160,17 @@ mod tests {
     use crate::job::tests::job;
 
     fn letters() -> Vec<Letter> {
-        let stand = Stand { done: Some(7), missing: vec![(1, 2)], untested: vec![3], passed: true };
+        let stand = Stand {
+            done: Some(7),
+            missing: vec![(1, 2)],
+            untested: vec![3],
+            passed: true,
+            group: Some(vec![7; 128]),
+        };
         let address = "10.0.0.7:29400".parse().expect("an address");
         let welcome = Welcome {
             host: Host(1),
+            first: (Host(0), "a".into()),
             run: 9,
             job: job(std::path::Path::new("run")),
             fingerprint: "f".into(),

@@ -106,6 +106,7 @@ impl LocalPlace {
             patience: self.patience,
             name: self.name,
             is_last: true,
+            registrar: None,
         })
     }
 }

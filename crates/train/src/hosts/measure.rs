@@ -1,10 +1,11 @@
 //! All-reduces between hosts, size by size.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paceline_comm::measure::{AllReduceRow, Exchange, Trial};
 use paceline_comm::mpi::Quay;
@@ -19,6 +20,9 @@ use super::meet::Way;
 use super::table::{Heard, Table};
 use super::{Meeting, Role};
 use crate::TrainError;
+
+/// How often it is looked whether memory is there.
+const TICK: Duration = Duration::from_millis(5);
 
 /// What the threads of a size tell.
 enum Said {
@@ -118,7 +122,8 @@ impl Table {
             self.sleep(Some(called));
             called.silence().map_err(TrainError::system("hear the worker"))?;
             self.take_visitors();
-            for (place, heard) in self.hear() {
+            let mut all = self.hear().into_iter();
+            while let Some((place, heard)) = all.next() {
                 let letter = match heard {
                     Heard::Letter(letter) => letter,
                     Heard::Lost(why) => return ended(self.lost(place, &why)),
@@ -127,7 +132,10 @@ impl Table {
                     (Letter::Cue(Cue::Done { wrong: more }), true, _) => {
                         (done, wrong) = (done + 1, wrong + more);
                     }
-                    (Letter::Cue(Cue::Next), false, Some(row)) => return Ok(row),
+                    (Letter::Cue(Cue::Next), false, Some(row)) => {
+                        self.unheard = all.collect();
+                        return Ok(row);
+                    }
                     (Letter::Cue(Cue::Misses { host, why }), true, _) => {
                         return ended(self.lost_host(host, &why));
                     }
@@ -185,11 +193,13 @@ impl Rounds {
     fn run(&self, quay: Option<&mut Quay<'_>>, tell: &(impl Fn(Said) + Sync)) -> Result<(), TrainError> {
         let Self { link, lobby, stop, .. } = self;
         if let Some(quay) = quay {
-            return self.exchange(quay.wire(link.roster(), link.terms.cable.clone()), tell);
+            let mut wire = quay.wire(link.roster(), link.terms.cable.clone());
+            let exchange = self.prepare_beside(&mut wire)?;
+            return self.exchange(&exchange, wire, tell);
         }
         // Before memory is taken, for which others might not wait.
         match link.build(lobby, stop) {
-            Ok(wire) => self.exchange(wire, tell),
+            Ok(wire) => self.exchange(&self.prepare()?, wire, tell),
             Err(Unlinked::Stopped) => Ok(()),
             Err(Unlinked::Missing(host, why)) => {
                 tell(Said::Misses(host, why));
@@ -198,10 +208,36 @@ impl Rounds {
         }
     }
 
-    fn exchange(&self, mut wire: impl Wire, tell: &(impl Fn(Said) + Sync)) -> Result<(), TrainError> {
-        let Self { link, size, stop, .. } = self;
-        let hosts = link.others.len() as u32 + 1;
-        let exchange = Exchange::new(*size, link.own, hosts, Trial::default())?;
+    fn prepare(&self) -> Result<Exchange, TrainError> {
+        let hosts = self.link.others.len() as u32 + 1;
+        Ok(Exchange::new(self.size, self.link.own, hosts, Trial::default())?)
+    }
+
+    /// The same where letters go the wire's way, too: others are to hear meanwhile that this host lives.
+    fn prepare_beside(&self, wire: &mut impl Wire) -> Result<Exchange, TrainError> {
+        let bell = Bell::create()?;
+        thread::scope(|scope| {
+            let prepare = || {
+                let prepared = self.prepare();
+                bell.ring();
+                prepared
+            };
+            let preparing = thread::Builder::new().name("memory".into()).spawn_scoped(scope, prepare);
+            let preparing = preparing.map_err(TrainError::system("start a thread"))?;
+            while !preparing.is_finished() {
+                wire.idle(bell.as_fd(), TICK)?;
+            }
+            preparing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn exchange(
+        &self,
+        exchange: &Exchange,
+        mut wire: impl Wire,
+        tell: &(impl Fn(Said) + Sync),
+    ) -> Result<(), TrainError> {
+        let stop = &self.stop;
         let (rounds, carrier) = exchange.start();
         thread::scope(|scope| {
             let reduce = move || match rounds.reduce(stop) {

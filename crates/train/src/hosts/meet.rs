@@ -1,6 +1,6 @@
 //! How launchers find each other, and see that they have the same job.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use paceline_comm::etcd::HostNote;
 use paceline_comm::mpi::Mpi;
 use paceline_comm::tasks::Bell;
-use paceline_comm::tasks::authority::{Authority, HostPolicy};
+use paceline_comm::tasks::authority::{Authority, HostPolicy, Roster};
+use paceline_comm::tasks::registry::Petition;
 use paceline_comm::wire::{Address, Door, Letters, call};
 use paceline_comm::{CommError, Deadline};
 use paceline_engine::Numerics;
@@ -20,11 +22,14 @@ use rustix::time::Timespec;
 use serde_json::Value;
 
 use super::entrance::Entrance;
-use super::first::First;
+use super::first::{First, Register};
+use super::heir::Heir;
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
 use super::local::{Local, LocalHost, start_local};
-use super::party::{Keeper, Other, Party, Side, Silence};
+use super::other::Other;
+use super::party::{Keeper, Party, Side};
+use super::silence::Silence;
 use super::{Call, Hosts, Meeting, Role};
 use crate::numerics::{self, is_available};
 use crate::{Job, TrainError, clock};
@@ -38,6 +43,9 @@ const SHORTEST_TRY: Duration = Duration::from_millis(500);
 
 /// How long the first roster waits for more hosts than it needs.
 const GRACE: Nanos = Nanos(3_000_000_000);
+
+/// How long whoever takes the place of a lost first host waits for the others to notice, beside the lease.
+const RETURNS: Nanos = Nanos(3_000_000_000);
 
 /// The first host has the same job, and takes this one in.
 #[derive(Clone, Copy, Debug)]
@@ -99,26 +107,24 @@ fn meet_first(
     local: Option<(&Local, SocketAddr)>,
     launcher: &Bell,
 ) -> Result<Introduction, TrainError> {
-    let hosts = job.hosts.expect("invariant: a job of several hosts");
-    let policy = HostPolicy {
-        min: hosts.min,
-        max: hosts.max,
-        elastic: job.elastic.is_some(),
-        patience: meeting.patience,
-        grace: GRACE,
-        doubt: Nanos(meeting.lease.0 / 4),
-        shards: job.shards(),
-    };
+    let policy = policy(job, meeting);
     job.faults.plant_clock(Host(0));
     let now = clock::now();
-    let mut authority = Authority::new(policy, now);
+    let mut authority = Authority::new(policy, Host(0), now);
     authority.joins(Host(0), &meeting.name, job.workers, now);
-    let mut told = job.without_places();
-    told.milestones.resume.clone_from(&job.milestones.resume);
-    told.elastic.clone_from(&job.elastic);
+    let told = told(job);
     let run = now.0 ^ (u64::from(std::process::id()) << 40);
+    let register = meeting.registrar.as_ref().map(|registrar| {
+        registrar.enter(Host(0), HostNote { run, name: meeting.name.clone() });
+        // What the run before has left there is replaced.
+        let found = registrar.look_now(Instant::now() + TRY).ok().and_then(|look| look.entry);
+        Register::new(registrar.clone(), Petition::new(run, run, found.as_ref()))
+    });
     let first = First {
+        host: Host(0),
+        name: meeting.name.clone(),
         entrance,
+        early: VecDeque::new(),
         authority,
         job: told,
         fingerprint: job.checksum()?,
@@ -130,6 +136,9 @@ fn meet_first(
         next: 1,
         free: BTreeSet::new(),
         told: 0,
+        register,
+        came: BTreeMap::new(),
+        missing: BTreeSet::new(),
     };
     let keeper = Keeper {
         host: Host(0),
@@ -137,6 +146,8 @@ fn meet_first(
         terms: meeting.terms.clone(),
         lease: meeting.lease,
         mpi: meeting.mpi().cloned(),
+        hands_over: hands_over(job, meeting),
+        registrar: meeting.registrar.clone(),
         lobby: Arc::new(Lobby::default()),
         side: Side::First(Box::new(first)),
     };
@@ -148,6 +159,36 @@ fn meet_first(
         }
     }
     Ok(Introduction { party, job: job.clone(), history: Vec::new(), lacks_state: false, local: started })
+}
+
+/// What the authority decides by.
+fn policy(job: &Job, meeting: &Meeting) -> HostPolicy {
+    let hosts = job.hosts.expect("invariant: a job of several hosts");
+    HostPolicy {
+        min: hosts.min,
+        max: hosts.max,
+        elastic: job.elastic.is_some(),
+        no_guests: job.exchanges_on_device(),
+        patience: meeting.patience,
+        grace: GRACE,
+        returns: RETURNS + meeting.lease,
+        doubt: Nanos(meeting.lease.0 / 4),
+        shards: job.shards(),
+        asks: meeting.registrar.is_some(),
+    }
+}
+
+/// What other hosts are told of the job.
+fn told(job: &Job) -> Job {
+    let mut told = job.without_places();
+    told.milestones.resume.clone_from(&job.milestones.resume);
+    told.elastic.clone_from(&job.elastic);
+    told
+}
+
+/// Whether another host takes the first one's place when that is lost. A study goes with the host that runs it.
+fn hands_over(job: &Job, meeting: &Meeting) -> bool {
+    meeting.registrar.is_some() && job.elastic.is_some() && job.milestones.saving.is_some()
 }
 
 /// Calls the first host, and becomes one of the others.
@@ -166,7 +207,7 @@ fn meet_other(
         Letter::SentAway { why } => return Err(TrainError::SentAway { first, why }),
         other => return Err(TrainError::SentAway { first, why: format!("it said {other:?}") }),
     };
-    let processor = Processor { best: numerics::here(&job.engine), has: is_available };
+    let processor = Processor { best: numerics::here(&job.engine, job.precision), has: is_available };
     let agreed = agree(job, &welcome, &meeting.name, &processor);
     let agreed = agreed.map_err(|why| TrainError::AnotherJob { first, why });
     let agreed = agreed.and_then(|job| {
@@ -192,12 +233,41 @@ fn meet_other(
     };
     // Before the first question of what time it is.
     job.faults.plant_clock(welcome.host);
+    let interface = match way {
+        Way::Call(asked) => asked.interface,
+        Way::Rank(_) => None,
+    };
+    let heir = meeting.registrar.as_ref().map(|registrar| {
+        registrar.enter(welcome.host, HostNote { run: welcome.run, name: meeting.name.clone() });
+        Box::new(Heir {
+            registrar: registrar.clone(),
+            policy: policy(&job, meeting),
+            job: welcome.job.clone(),
+            fingerprint: welcome.fingerprint.clone(),
+            history: welcome.history.clone(),
+            folder: job.folder.clone(),
+            hello: Hello::new(meeting),
+            terms: meeting.terms.clone(),
+            run: welcome.run,
+            host: welcome.host,
+            workers: job.workers,
+            interface,
+            lease: meeting.lease,
+            first: welcome.first.clone(),
+            roster: Roster::default(),
+            seen: Vec::new(),
+            lost: Vec::new(),
+            seeks: None,
+        })
+    });
     let keeper = Keeper {
         host: welcome.host,
         run: welcome.run,
         terms: meeting.terms.clone(),
         lease: meeting.lease,
         mpi: meeting.mpi().cloned(),
+        hands_over: hands_over(&job, meeting),
+        registrar: meeting.registrar.clone(),
         lobby: Arc::new(Lobby::default()),
         side: Side::Other(Box::new(Other {
             door,
@@ -206,10 +276,11 @@ fn meet_other(
             is_cut: false,
             first,
             workers: job.workers,
-            interface: match way {
-                Way::Call(asked) => asked.interface,
-                Way::Rank(_) => None,
-            },
+            interface,
+            first_host: welcome.first.0,
+            heir: heir.filter(|_| hands_over(&job, meeting)),
+            is_told_to_end: false,
+            early: VecDeque::new(),
         })),
     };
     let party = Party::start(keeper, launcher)?;
@@ -231,7 +302,9 @@ pub(super) fn reach(
     let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
     let mut at = asked.at.iter().cycle();
     loop {
+        let now_first = meeting.registrar.as_ref().and_then(|registrar| registrar.looked()?.1.first);
         let at = *at.next().expect("invariant: hosts meet somewhere");
+        let at = now_first.map_or(at, |first| first.at);
         let left = until.saturating_duration_since(Instant::now()).clamp(SHORTEST_TRY, TRY);
         let error = match call(at, &meeting.terms, &greeting, Deadline::after(left)) {
             Ok(stream) => {
@@ -278,8 +351,8 @@ fn answer(letters: &mut Letters, patience: Nanos) -> Result<Letter, TrainError> 
     let patience = Duration::from_nanos(patience.0).max(TRY);
     let until = Instant::now() + patience;
     loop {
-        if let Some(bytes) = letters.progress()?.first() {
-            return Letter::read(bytes).map_err(|why| TrainError::SentAway { first: letters.other(), why });
+        if let Some(bytes) = letters.first()? {
+            return Letter::read(&bytes).map_err(|why| TrainError::SentAway { first: letters.other(), why });
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -336,6 +409,9 @@ fn agree(own: &Job, welcome: &Welcome, name: &str, processor: &Processor) -> Res
     let mut both = settings(first).zip(settings(&alike));
     if let Some(((what, there), (_, here))) = both.find(|((_, there), (_, here))| there != here) {
         return Err(differs(&what, &here, &there));
+    }
+    if first.exchanges_on_device() && own.workers != first.workers {
+        return Err(differs("--workers", &own.workers, &first.workers));
     }
     let kind = |job: &Job| if job.milestones.saving.is_some() { "train" } else { "bench" };
     if kind(first) != kind(own) {

@@ -2,7 +2,7 @@
 //! it lives.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,33 +13,25 @@ use std::time::{Duration, Instant};
 use paceline_comm::mpi::Mpi;
 use paceline_comm::tasks::Bell;
 use paceline_comm::tasks::authority::{Order, Word};
-use paceline_comm::wire::{Address, Door, Letters, Terms};
+use paceline_comm::wire::Terms;
 use paceline_record::{EvalRecord, Host, HostChange, HostEvent, LauncherEvent, Nanos, Step};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::first::First;
-use super::letter::{Greeting, Letter, send};
+use super::letter::{Letter, send};
 use super::link::Lobby;
+use super::other::Other;
+use super::registrar::Registrar;
+use super::silence::beat;
 use super::store::Store;
 use crate::{TrainError, clock};
 
-/// How often signs of life are sent at least, in parts of the lease, and clocks read.
-const BEATS: u64 = 8;
-
-/// The longest time between two of them, however long the lease: shorter than [`LONGEST_LOOK`], or silence would not count.
-const LONGEST_BEAT: Nanos = Nanos(200_000_000);
-
-/// The time between two signs of life.
-pub(super) fn beat(lease: Nanos) -> Nanos {
-    Nanos(lease.0 / BEATS).min(LONGEST_BEAT)
-}
-
-/// How much longer than the lease the first host may be silent: it hears of a cut first, and decides.
-const SLACK: Nanos = Nanos(500_000_000);
-
 /// How long logs may take to be carried to the first host.
 const CARRIED: Duration = Duration::from_secs(60);
+
+/// The same where an MPI job is being ended: whoever asked for that does not wait for long.
+const CARRIED_IN_HASTE: Duration = Duration::from_millis(200);
 
 /// How long it may take to tell the first host of a fault.
 const CONFESSED: Duration = Duration::from_secs(1);
@@ -54,6 +46,8 @@ pub(crate) enum Event {
     Log(LauncherEvent),
     /// What the user should know.
     Say(String),
+    /// This host is the first from now on.
+    Leads,
     /// All logs of other hosts are there.
     Gathered,
     /// The first host has this host's logs; whether it has no other run.
@@ -64,6 +58,7 @@ enum Task {
     Ready,
     Word(Word),
     End(String),
+    HandOver,
     History(Vec<EvalRecord>),
     Deliver(Vec<(String, String)>),
     /// The sender is dropped when it has been told.
@@ -75,6 +70,18 @@ enum Task {
     Leave,
 }
 
+/// What a launcher was to the others when it ended.
+#[derive(Default)]
+pub(crate) enum Parted {
+    /// Alone, or it has ended before it met them.
+    #[default]
+    Alone,
+    /// One of them; the first gets its logs through this.
+    From(Party),
+    /// The first, if not from the start.
+    Led,
+}
+
 /// The launcher's side.
 pub(crate) struct Party {
     pub host: Host,
@@ -82,6 +89,8 @@ pub(crate) struct Party {
     pub terms: Terms,
     pub lease: Nanos,
     pub mpi: Option<Arc<Mpi>>,
+    /// Whether others go on where the first host ends.
+    pub hands_over: bool,
     lobby: Arc<Lobby>,
     tasks: Option<Sender<Task>>,
     events: Receiver<Event>,
@@ -96,6 +105,8 @@ pub(super) struct Keeper {
     pub terms: Terms,
     pub lease: Nanos,
     pub mpi: Option<Arc<Mpi>>,
+    pub hands_over: bool,
+    pub registrar: Option<Arc<Registrar>>,
     pub lobby: Arc<Lobby>,
     pub side: Side,
 }
@@ -105,21 +116,6 @@ pub(super) enum Side {
     Other(Box<Other>),
 }
 
-/// Another host's side.
-pub(super) struct Other {
-    /// Where other hosts bring it their bytes, if they do not come by themselves.
-    pub door: Option<Door>,
-    pub letters: Letters,
-    pub silence: Silence,
-    /// Whether the first host cannot be reached any more.
-    pub is_cut: bool,
-    /// Where it is.
-    pub first: Address,
-    pub workers: u32,
-    /// Where its door is, if the user has said so.
-    pub interface: Option<IpAddr>,
-}
-
 impl Party {
     pub(super) fn start(keeper: Keeper, launcher: &Bell) -> Result<Self, TrainError> {
         let (tasks, asked) = mpsc::channel();
@@ -127,19 +123,23 @@ impl Party {
         let call = Bell::create()?;
         let called = Bell::attach(call.descriptor())?;
         let launcher = Bell::attach(launcher.descriptor())?;
-        let Keeper { host, run, lease, .. } = keeper;
+        if let Some(registrar) = &keeper.registrar {
+            registrar.ring(Bell::attach(call.descriptor())?);
+        }
+        let Keeper { host, run, lease, hands_over, .. } = keeper;
         let (terms, lobby, mpi) = (keeper.terms.clone(), keeper.lobby.clone(), keeper.mpi.clone());
         let mut at_work = AtWork { keeper, tell, launcher, outbox: VecDeque::new(), leaving: false };
         let work = move || at_work.run(&asked, &called);
         let handle = std::thread::Builder::new().name("hosts".into()).spawn(work);
         let keeper = Some(handle.map_err(TrainError::system("start a thread"))?);
-        Ok(Self { host, run, terms, lease, mpi, lobby, tasks: Some(tasks), events, call, keeper })
+        Ok(Self { host, run, terms, lease, mpi, hands_over, lobby, tasks: Some(tasks), events, call, keeper })
     }
 
     pub fn lobby(&self) -> Arc<Lobby> {
         self.lobby.clone()
     }
 
+    /// Whether this host is the first from the start.
     pub fn is_first(&self) -> bool {
         self.host == Host(0)
     }
@@ -167,6 +167,11 @@ impl Party {
         self.ask(Task::End(why.into()));
     }
 
+    /// Tells the others that one of them takes this host's place, on the first.
+    pub fn hand_over(&self) {
+        self.ask(Task::HandOver);
+    }
+
     /// Tells whoever comes later of the tests so far.
     pub fn note_history(&self, history: &[EvalRecord]) {
         self.ask(Task::History(history.to_vec()));
@@ -191,8 +196,9 @@ impl Party {
     }
 
     /// Waits until the logs of all other hosts are there, as far as they come; what is to be logged of that.
-    pub fn gather(&self) -> Vec<LauncherEvent> {
-        let until = Instant::now() + CARRIED;
+    pub fn gather(&self, is_interrupted: bool) -> Vec<LauncherEvent> {
+        let is_hasty = is_interrupted && self.mpi.is_some();
+        let until = Instant::now() + if is_hasty { CARRIED_IN_HASTE } else { CARRIED };
         let mut events = Vec::new();
         loop {
             match self.wait(until) {
@@ -288,9 +294,10 @@ impl AtWork {
                 );
             }
             Side::Other(other) => {
-                let Other { door, letters, .. } = &**other;
+                let Other { door, letters, is_cut, .. } = &**other;
                 files.extend(door.iter().map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)));
-                files.push(PollFd::new(letters, letters.interest()));
+                // A broken connection is readable for ever.
+                files.extend((!is_cut).then(|| PollFd::new(letters, letters.interest())));
             }
         }
         let time = Timespec { tv_sec: 0, tv_nsec: (beat(self.keeper.lease).0 / 2) as i64 };
@@ -310,12 +317,13 @@ impl AtWork {
                 // A broken connection is noticed when it is read.
                 let _ = send(&mut other.letters, &ready);
             }
-            (Task::Word(word), Side::First(first)) => first.authority.hears(Host(0), word, now),
+            (Task::Word(word), Side::First(first)) => first.authority.hears(first.host, word, now),
             (Task::Word(word), Side::Other(other)) => {
                 // A broken connection is noticed when it is read.
                 let _ = send(&mut other.letters, &Letter::Word(word));
             }
             (Task::End(why), Side::First(first)) => first.authority.end(&why),
+            (Task::HandOver, Side::First(first)) => first.hand_over(),
             (Task::History(history), Side::First(first)) => first.history = history,
             (Task::Deliver(_), Side::Other(other)) if other.is_cut => {
                 // Nobody listens where the launcher has ended.
@@ -327,7 +335,10 @@ impl AtWork {
                 let _ = send(&mut other.letters, &Letter::Planted { step, fault });
                 drop(told);
             }
-            (Task::End(_) | Task::History(_), Side::Other(_))
+            (Task::History(history), Side::Other(other)) => {
+                other.heir.iter_mut().for_each(|heir| heir.history.clone_from(&history));
+            }
+            (Task::End(_) | Task::HandOver, Side::Other(_))
             | (Task::Deliver(_) | Task::Ready | Task::Planted { .. }, Side::First(_)) => {}
         }
     }
@@ -341,26 +352,11 @@ impl AtWork {
             std::thread::sleep(Duration::from_millis(2));
             self.keeper.tend(&mut self.outbox, &mut heard, clock::now());
         }
-    }
-}
-
-/// The longest time between two looks that counts: more means that this launcher itself stood still, and heard nobody.
-const LONGEST_LOOK: Nanos = Nanos(250_000_000);
-
-/// How long somebody has been silent while this launcher listened.
-#[derive(Default)]
-pub(super) struct Silence {
-    looked: Option<Nanos>,
-    silent: Nanos,
-}
-
-impl Silence {
-    /// Takes note of whether something was heard; for how long nothing has been.
-    pub fn look(&mut self, is_heard: bool, now: Nanos) -> Nanos {
-        let passed = self.looked.map_or(Nanos(0), |last| now.since(last).min(LONGEST_LOOK));
-        self.looked = Some(now);
-        self.silent = if is_heard { Nanos(0) } else { self.silent + passed };
-        self.silent
+        if let Side::First(first) = &self.keeper.side {
+            // Other runs of a study begin where this one ends.
+            let register = first.register.iter().filter(|_| first.is_last || !first.authority.is_over());
+            register.for_each(|register| register.leave(first.authority.is_over()));
+        }
     }
 }
 
@@ -387,98 +383,12 @@ impl Keeper {
         match side {
             Side::First(first) => first.tend(*run, *lease, lobby, heard, now),
             Side::Other(other) => {
-                let Other { door, letters, silence, is_cut, first, .. } = &mut **other;
-                while let Some(visitor) = door.as_ref().and_then(Door::next) {
-                    if let Ok(Greeting::Data { run: told, generation, from }) =
-                        serde_json::from_slice(&visitor.greeting)
-                        && told == *run
-                    {
-                        lobby.put(generation, from, visitor.stream);
-                    }
+                other.take_visitors(*run, lobby);
+                if let Some(entry) = other.tend(*lease, outbox, heard, now) {
+                    let first = other.lead(entry, heard, now);
+                    *side = Side::First(Box::new(first));
                 }
-                if *is_cut {
-                    return;
-                }
-                let why = match listen(letters, *first, outbox, heard) {
-                    Ok(count) => {
-                        let silent = silence.look(count > 0, now);
-                        if silent <= *lease + SLACK {
-                            return;
-                        }
-                        format!("it was silent for {:.1} s", silent.seconds())
-                    }
-                    Err(why) => why,
-                };
-                *is_cut = true;
-                let why = format!(
-                    "the first host ({first}) cannot be reached: {why}; the hosts of this run meet there, so this one ends (with --elastic, a run \
-                     outlives the loss of any other host)"
-                );
-                heard.0.push(Event::Order(Order::End(why), BTreeMap::new()));
             }
         }
-    }
-}
-
-/// What the first host says to another one. Gives the number of letters.
-fn listen(
-    letters: &mut Letters,
-    first: Address,
-    outbox: &mut VecDeque<Letter>,
-    heard: &mut Heard,
-) -> Result<usize, String> {
-    let came = letters.progress().map_err(|error| error.to_string())?;
-    for bytes in &came {
-        match Letter::read(bytes)? {
-            Letter::Order { order, doors } => {
-                let mut doors: BTreeMap<Host, SocketAddr> = doors.into_iter().collect();
-                // The first host's door is where this one found it, unless it has another one for bytes.
-                if let Some(first) = first.socket() {
-                    doors.entry(Host(0)).or_insert(first);
-                }
-                heard.0.push(Event::Order(order, doors));
-            }
-            Letter::Ping { sent } => {
-                let pong = Letter::Pong { sent, there: clock::now() };
-                // A broken connection is noticed when it is read, after what the first host said last.
-                let _ = send(letters, &pong);
-            }
-            Letter::Stored { is_last } => heard.0.push(Event::Stored(is_last)),
-            Letter::SentAway { why } => {
-                let why = format!("the first host ({first}) sends this one away: {why}");
-                heard.0.push(Event::Order(Order::End(why), BTreeMap::new()));
-            }
-            other => return Err(format!("it says what a first host does not say: {other:?}")),
-        }
-    }
-    while !letters.wants_write()
-        && let Some(piece) = outbox.pop_front()
-    {
-        send(letters, &piece).map_err(|error| error.to_string())?;
-    }
-    Ok(came.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signs_of_life_come_often_however_long_the_lease() {
-        for (lease, expected) in [(200, 25), (1000, 125), (2000, 200), (30_000, 200), (3_600_000, 200)] {
-            assert_eq!(beat(Nanos(lease * 1_000_000)), Nanos(expected * 1_000_000), "{lease} ms");
-        }
-        assert!(LONGEST_BEAT < LONGEST_LOOK);
-    }
-
-    #[test]
-    fn silence_counts_only_while_somebody_listens() {
-        let mut silence = Silence::default();
-        let milli = |millis: u64| Nanos(millis * 1_000_000);
-        assert_eq!(silence.look(true, milli(0)), Nanos(0));
-        assert_eq!(silence.look(false, milli(100)), milli(100));
-        // The machine stood still for an hour.
-        assert_eq!(silence.look(false, milli(3_600_100)), milli(350));
-        assert_eq!(silence.look(true, milli(3_600_200)), Nanos(0));
     }
 }

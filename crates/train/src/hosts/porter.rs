@@ -15,7 +15,7 @@ use paceline_record::log::PorterWriter;
 use paceline_record::{Bytes, Generation, Host, Nanos, PorterEvent, Step, Transfer};
 
 use super::link::{Carrying, Link, Lobby, Unlinked};
-use super::party::{Silence, beat};
+use super::silence::{Silence, beat};
 use crate::elastic::Layout;
 use crate::{TrainError, affinity, clock};
 

@@ -63,6 +63,8 @@ pub(super) struct Table {
     beat: Nanos,
     /// By their numbers, from 1 on; or only the first host.
     peers: Vec<Peer>,
+    /// What came with something after which this host does something else.
+    pub unheard: Vec<(usize, Heard)>,
     /// All hosts but the first, or all but this one, and where the doors are of those that have one.
     doors: Vec<(Host, Option<SocketAddr>)>,
     /// What they measure.
@@ -161,7 +163,8 @@ impl Table {
         table.peers.push(Peer::new(letters, "the first host".into()));
         loop {
             table.sleep(None);
-            for (place, heard) in table.hear() {
+            let mut all = table.hear().into_iter();
+            while let Some((place, heard)) = all.next() {
                 let why = match heard {
                     Heard::Letter(Letter::Cue(Cue::Alive)) => continue,
                     Heard::Letter(Letter::Cue(Cue::Plan { host, run, sizes, doors })) => {
@@ -169,6 +172,7 @@ impl Table {
                         if !table.doors.iter().any(|(host, _)| *host == Host(0)) {
                             table.doors.push((Host(0), first.socket()));
                         }
+                        table.unheard = all.collect();
                         return Ok(table);
                     }
                     Heard::Letter(Letter::Cue(Cue::Over { why })) => return Err(TrainError::HostsEnded(why)),
@@ -190,6 +194,7 @@ impl Table {
             lease,
             beat: Nanos(0),
             peers: Vec::new(),
+            unheard: Vec::new(),
             doors: Vec::new(),
             sizes: Vec::new(),
         }
@@ -252,7 +257,9 @@ impl Table {
                     Some(why) => why,
                 }
             }
-            Ok(Greeting::Control(_)) => "it measures all-reduces, and runs no training".into(),
+            Ok(Greeting::Control(_) | Greeting::Back(_)) => {
+                "it measures all-reduces, and runs no training".into()
+            }
             // Of another measurement, or what nobody says.
             Ok(Greeting::Data { .. }) | Err(_) => return,
         };
@@ -282,6 +289,9 @@ impl Table {
 
     /// Waits until there is something to hear, or to say.
     pub fn sleep(&self, called: Option<&Bell>) {
+        if !self.unheard.is_empty() {
+            return;
+        }
         let mut files: Vec<PollFd<'_>> =
             self.peers.iter().map(|peer| PollFd::new(&peer.letters, peer.letters.interest())).collect();
         files.extend(called.map(|called| PollFd::from_borrowed_fd(called.as_fd(), PollFlags::IN)));
@@ -302,7 +312,7 @@ impl Table {
             self.beat = now;
             self.tell(&Cue::Alive);
         }
-        let mut all = Vec::new();
+        let mut all = std::mem::take(&mut self.unheard);
         for (place, peer) in self.peers.iter_mut().enumerate() {
             let lost = match peer.letters.progress() {
                 Ok(letters) if letters.is_empty() => {

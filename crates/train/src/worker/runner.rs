@@ -96,6 +96,11 @@ impl Runner {
         Ok(runner)
     }
 
+    /// Gives up what computes.
+    pub fn into_program(self) -> Box<dyn Program> {
+        self.program
+    }
+
     /// What computes.
     pub fn program(&mut self) -> &mut dyn Program {
         &mut *self.program

@@ -20,6 +20,9 @@ impl Lead<'_, '_, '_> {
             return Ok(());
         }
         let due = self.calendar.after(steps);
+        if self.on_device && self.board.held(self.ground) != Some(steps) {
+            return Ok(());
+        }
         if due.eval && !self.board.is_tested(self.ground, steps) {
             return Ok(());
         }
@@ -70,7 +73,7 @@ impl Lead<'_, '_, '_> {
 
     /// Saves the last complete state once no member is left, unless that has been saved.
     pub(super) fn save_last(&self) -> Result<Option<Saved>, TrainError> {
-        let steps = self.board.steps_done(self.ground, self.done);
+        let Some(steps) = self.count_saved() else { return Ok(None) };
         // Milestones are saved by the first host alone.
         let saves = self.hosting.as_ref().is_none_or(Hosting::is_first);
         let saved = saves

@@ -73,7 +73,7 @@ impl Lead<'_, '_, '_> {
     pub(super) fn bury(&mut self, seat: u32, now: Nanos) -> Result<(), TrainError> {
         let mut process = self.processes.remove(&seat).expect("invariant: it was there");
         // What it did before it ended counts.
-        self.done = self.board.steps_done(self.ground, self.done);
+        self.done = self.count_done();
         let status = process.child.wait().map_err(TrainError::system("reap a member"))?;
         process.reaped = true;
         let exit = match (status.code(), status.signal()) {
@@ -84,6 +84,9 @@ impl Lead<'_, '_, '_> {
         let (beat, _) = self.board.progress_of(self.ground, seat);
         let was_in = self.warden.roster().contains(&seat);
         self.warden.bury(seat);
+        if self.board.asked_state(self.ground) == Some(seat) {
+            self.board.ask_state(self.ground, None);
+        }
         self.tell(member, MemberChange::Ended(exit))?;
         let words = words_file(&self.job.folder, member);
         if fs::metadata(&words).is_ok_and(|file| file.len() == 0) {

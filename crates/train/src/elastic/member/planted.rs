@@ -1,12 +1,12 @@
 //! Faults that a member plants in itself.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use paceline_comm::tasks::{Ground, Member};
 use paceline_record::{RankEvent, Step};
 
-use super::Hands;
 use crate::elastic::point;
 use crate::faults::{Fault, Faults};
 use crate::worker::book::StepBook;
@@ -26,7 +26,7 @@ impl Planted<'_> {
         &self,
         step: Step,
         member: &Member<'_, Ground>,
-        hands: &mut Hands<'_>,
+        slowness: &Cell<f64>,
         book: &mut StepBook<'_>,
         leaves: &Arc<AtomicBool>,
     ) -> Result<(), TrainError> {
@@ -43,7 +43,7 @@ impl Planted<'_> {
             match fault {
                 Fault::Kill { .. } => point::arm(point::Strike::Kill),
                 Fault::Stop { .. } => point::arm(point::Strike::Stop),
-                Fault::Slow { factor, .. } => hands.slowness.set(factor),
+                Fault::Slow { factor, .. } => slowness.set(factor),
                 Fault::Leave { .. } => leaves.store(true, Ordering::Relaxed),
                 // Not for this process.
                 Fault::Join { .. }

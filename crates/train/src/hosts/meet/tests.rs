@@ -27,6 +27,7 @@ fn older() -> Processor {
 fn meet_with(first: &Job, own: &Job) -> Result<Job, String> {
     let welcome = Welcome {
         host: Host(1),
+        first: (Host(0), "first".into()),
         run: 1,
         job: first.without_places(),
         fingerprint: first.checksum().expect("a checksum"),
