@@ -1,6 +1,7 @@
 //! `paceline doctor`: what this machine offers, and what would spoil a measurement on it.
 
 mod activity;
+mod clusters;
 mod examine;
 mod facts;
 mod folders;
@@ -63,6 +64,7 @@ fn gather(tree: &Tree, folder: &Path) -> Facts {
     facts.accelerators.libraries = Some(find_libraries(tree));
     let cuda = open_engine("cuda", 1, None).map(|engine| engine.describe());
     facts.accelerators.engine = Some(cuda.map_err(|error| error.to_string()));
+    facts.clusters = clusters::find(env::var_os("PATH").as_deref());
     facts
 }
 

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use paceline_engine::Layout;
+use paceline_engine::{Layout, Numerics, Precision};
 use paceline_lab::write_whole;
+use paceline_train::Job;
 use paceline_train::checkpoint::{self, Checkpoint, Description, Tensor, Weights};
 use paceline_train::data::Data;
 use paceline_train::evaluate::{Answer, Likeness, Picture, Question, evaluate, sheet};
@@ -36,9 +37,12 @@ pub struct Options {
     /// What computes: cpu or cuda
     #[arg(long, default_value = "cpu")]
     engine: String,
-    /// Order of dimensions: nhwc or nchw
-    #[arg(long, default_value = "nhwc")]
-    layout: Layout,
+    /// Order of dimensions: nhwc or nchw [default: the training's]
+    #[arg(long)]
+    layout: Option<Layout>,
+    /// fp32, tf32 or bf16 [default: the training's, where the engine has it]
+    #[arg(long)]
+    precision: Option<Precision>,
     /// Of an autoencoder: where originals beside their reconstructions go, as PNG
     #[arg(long, value_name = "FILE", default_value = "reconstructions.png")]
     picture: PathBuf,
@@ -55,21 +59,22 @@ const COLUMNS: usize = 8;
 struct Subject {
     weights: Vec<Tensor>,
     network: Description,
-    data: Option<String>,
-    seed: Option<u64>,
+    job: Option<Job>,
+    numerics: Option<Numerics>,
 }
 
 /// Evaluates.
 pub fn run(options: &Options) -> Result<()> {
-    let subject = read(&options.path)?;
-    let data = options.data.clone().or(subject.data).ok_or_else(|| {
+    let Subject { weights, network, job, numerics } = read(&options.path)?;
+    let job = job.as_ref();
+    let data = options.data.clone().or_else(|| Some(job?.data.clone())).ok_or_else(|| {
         Usage::new(format!(
             "{} does not say what it was trained on; name the data with --data",
             options.path.display()
         ))
     })?;
     let data: Data = data.parse()?;
-    let classes = subject.network.classes;
+    let classes = network.classes;
     let held = data.classes()?;
     if held != classes && !data.is_synthetic() {
         return Err(Usage::new(format!(
@@ -78,15 +83,23 @@ pub fn run(options: &Options) -> Result<()> {
         ))
         .into());
     }
+    let is_own = job.is_some_and(|job| job.engine == options.engine);
+    // The CPU has no tf32, which a training on a GPU may have used.
+    let trained = job.map(|job| job.precision).filter(|precision| is_own || *precision == Precision::Bf16);
+    let precision = options.precision.or(trained).unwrap_or(Precision::Fp32);
+    let is_same = is_own && job.is_some_and(|job| job.precision == precision);
     let question = Question {
         path: &options.path,
-        weights: subject.weights,
-        network: &subject.network,
+        weights,
+        network: &network,
         data: &data,
-        seed: options.seed.or(subject.seed).unwrap_or(0),
+        seed: options.seed.or(job.map(|job| job.seed)).unwrap_or(0),
         engine: &options.engine,
         threads: options.threads.map_or_else(machine::granted, |threads| threads as usize),
-        layout: options.layout,
+        layout: options.layout.or(job.map(|job| job.layout)).unwrap_or(Layout::Nhwc),
+        precision,
+        // What a GPU has measured holds for the batch of the training.
+        numerics: numerics.filter(|_| is_same && options.engine == "cpu"),
         batch: options.batch as usize,
         keep: PICTURES,
     };
@@ -103,7 +116,7 @@ pub fn run(options: &Options) -> Result<()> {
         write_png(&options.picture, &sheet(pairs, COLUMNS))?;
         say(&format!("originals above their reconstructions: {}", options.picture.display()));
     }
-    show(&answer, &subject.network.model, &data, Show::json(options.json))
+    show(&answer, &Tested { model: &network.model, data: &data, precision }, Show::json(options.json))
 }
 
 /// Reads weights: of a checkpoint with what it knows of its training, or of a file of their own.
@@ -113,23 +126,32 @@ fn read(path: &Path) -> Result<Subject> {
         let network = network.ok_or_else(|| {
             Usage::new(format!("{} does not say which network it belongs to", path.display()))
         })?;
-        return Ok(Subject { weights: tensors, network, data: None, seed: None });
+        return Ok(Subject { weights: tensors, network, job: None, numerics: None });
     }
-    let Checkpoint { job, weights, .. } = Checkpoint::read(path)?;
-    Ok(Subject { weights, network: job.network(), data: Some(job.data), seed: Some(job.seed) })
+    let Checkpoint { job, weights, numerics, .. } = Checkpoint::read(path)?;
+    Ok(Subject { weights, network: job.network(), job: Some(job), numerics: Some(numerics.engine) })
 }
 
-fn show(answer: &Answer, model: &str, data: &Data, show: Show) -> Result<()> {
+/// What was tested, and how.
+struct Tested<'a> {
+    model: &'a str,
+    data: &'a Data,
+    precision: Precision,
+}
+
+fn show(answer: &Answer, tested: &Tested<'_>, show: Show) -> Result<()> {
+    let Tested { model, data, precision } = tested;
     let Answer { examples, loss, correct, likeness } = answer;
     let accuracy = correct.map(|correct| correct as f64 / (*examples).max(1) as f64);
     if show == Show::Json {
         let psnr = likeness.as_ref().map(|likeness| likeness.psnr);
         return outcome::print_json(&json!({
-            "model": model, "data": data.to_string(), "examples": examples, "loss": loss,
+            "model": model, "data": data.to_string(), "precision": precision, "examples": examples, "loss": loss,
             "correct": correct, "accuracy": accuracy, "psnr_db": psnr,
         }));
     }
-    let mut text = format!("{model} on {examples} test pictures of {data}\n  loss      {loss:.4}\n");
+    let mut text =
+        format!("{model} on {examples} test pictures of {data}, in {precision}\n  loss      {loss:.4}\n");
     if let Some(accuracy) = accuracy {
         text.push_str(&format!("  accuracy  {:.2} %\n", 100.0 * accuracy));
     }

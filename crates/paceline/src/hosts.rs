@@ -1,35 +1,33 @@
 //! Several hosts: what can be asked for, and how the launchers find each other.
 
+mod joining;
 mod launched;
 mod place;
 mod rendezvous;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use paceline_comm::wire::{Door, Secrecy, Secret, Terms};
-use paceline_lab::words;
 use paceline_record::Nanos;
-use paceline_train::hosts::{
-    self, Admission, Call, HostCount, Hosts, LEASE, Local, MOST_HOSTS, Meeting, Role,
-};
-use paceline_train::launcher::{Surroundings, follow};
-use paceline_train::{Engines, Job, Prepared, TrainError, checkpoint, describe};
+use paceline_train::Job;
+use paceline_train::hosts::{self, Call, HostCount, Hosts, LEASE, Local, MOST_HOSTS, Meeting, Role};
 use serde::Deserialize;
 
+pub use self::joining::{join_study, join_training, run_local};
 use self::launched::{Launched, Starter};
 pub use self::place::Place;
 use self::place::{Choice, Way, has_own_cores, join_mpi};
-use self::rendezvous::{Note, Rendezvous, Seeker};
+pub use self::rendezvous::EtcdPlace;
+use self::rendezvous::{Met, Note, Rendezvous, Seeker};
 use crate::machine;
-use crate::outcome::{self, Unfinished, Usage, say};
+use crate::outcome::{self, Usage, say};
 use crate::values::{Fill, Int, Seconds, fill_all};
 
 /// The environment variable that may hold the secret.
@@ -41,8 +39,17 @@ const LEAST_LEASE: f64 = 0.2;
 /// How long hosts wait for each other, unless it is said.
 const PATIENCE: Nanos = Nanos(60_000_000_000);
 
-/// What a command to resume does without options for hosts.
-pub const ALONE: &str = "on this host alone, or with the --hosts options again on several";
+/// The folder of a host's logs in that of its run.
+pub const RUN: &str = "run";
+
+/// What a command to resume does as it is, and how it is used for several hosts.
+pub fn alone() -> &'static str {
+    match Launched::here() {
+        Some(Launched { by: Starter::Slurm(_), .. }) => "on this host alone, or with srun again on several",
+        Some(_) => "on this host alone, or with mpirun again on several",
+        None => "on this host alone, or with the --hosts options again on several",
+    }
+}
 
 /// What bytes go through between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +82,8 @@ pub struct HostSettings {
     #[arg(long, value_name = "N|MIN:MAX")]
     #[serde(deserialize_with = "crate::values::one")]
     pub hosts: Option<HostCount>,
-    /// Where hosts meet: tcp://HOST:PORT, an address of the first host, or file:///DIR, a folder that all hosts share
+    /// Where hosts meet: tcp://HOST:PORT, an address of the first host; file:///DIR, a folder that all hosts share; or
+    /// etcd://HOST:PORT/PREFIX, keys of etcd, with which a training outlives any host
     #[arg(long, value_name = "ADDRESS")]
     #[serde(deserialize_with = "crate::values::one")]
     pub rendezvous: Option<Rendezvous>,
@@ -123,6 +131,10 @@ fill_all!(HostSettings {
     host_wait
 });
 
+/// What is said where nobody has started this process as a rank.
+const NOT_STARTED: &str = "--wire mpi is for processes that mpirun or srun starts, as `mpirun -np HOSTS --map-by node --bind-to none \
+                           paceline ...`";
+
 impl HostSettings {
     /// Makes a job one for several hosts.
     pub fn apply(&self, job: &mut Job) -> Result<(), Usage> {
@@ -143,23 +155,27 @@ impl HostSettings {
         let launched = Launched::here();
         let (hosts, way) = self.choose(launched.as_ref())?.unzip();
         self.hosts = hosts;
+        let mut sharing = 1;
         let way = match (way, launched.as_ref()) {
-            (None, _) => return Ok(Place { way: Way::Alone, launched: None }),
+            (None, _) => return Ok(Place { way: Way::Alone, launched: None, sharing }),
             (Some(Choice::Meet), _) => Way::Meet,
             (Some(Choice::Slurm(step)), Some(launched)) => {
                 if let Some((place, places)) = launched.here.filter(|_| !has_own_cores()) {
                     hosts::keep_to_share(place, places)?;
+                    sharing = places;
                 }
                 Way::Slurm(step)
             }
             (Some(Choice::Mpi(family)), Some(launched)) => {
-                Way::Mpi(join_mpi(family, launched, self.patience())?)
+                let (mpi, places) = join_mpi(family, launched, self.patience())?;
+                sharing = places;
+                Way::Mpi(mpi)
             }
             (Some(Choice::Slurm(_) | Choice::Mpi(_)), None) => {
                 unreachable!("invariant: somebody has started it")
             }
         };
-        Ok(Place { way, launched })
+        Ok(Place { way, launched, sharing })
     }
 
     /// The hosts that are asked for and how they find each other, if the options go together; `None` for one host.
@@ -167,18 +183,21 @@ impl HostSettings {
         let asked =
             self.hosts.or(launched.map(|launched| HostCount { min: launched.world, max: launched.world }));
         let Some(count) = asked else {
+            // One command does for any number of processes.
+            let is_single = Launched::is_single();
             let given = [
                 ("--rendezvous", self.rendezvous.is_some()),
                 ("--local", self.local),
-                ("--wire", self.wire.is_some()),
+                ("--wire", self.wire.is_some() && !is_single),
                 ("--interface", self.interface.is_some()),
                 ("--port", self.port.is_some()),
                 ("--secret-file", self.secret_file.is_some()),
                 ("--encrypt", self.encrypt),
-                ("--lease", self.lease.is_some()),
-                ("--host-wait", self.host_wait.is_some()),
+                ("--lease", self.lease.is_some() && !is_single),
+                ("--host-wait", self.host_wait.is_some() && !is_single),
             ];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
+                Some(("--wire", _)) if self.wire == Some(WireKind::Mpi) => Err(Usage::new(NOT_STARTED)),
                 Some((option, _)) => {
                     Err(Usage::new(format!("{option} is for several hosts; use it with --hosts N")))
                 }
@@ -214,10 +233,12 @@ impl HostSettings {
             }
             (Some(_), false, _) | (None, true, None) => Choice::Meet,
             (None, false, None) if self.wire == Some(WireKind::Mpi) => {
-                return Err(Usage::new(
-                    "--wire mpi is for processes that mpirun or srun starts, as `mpirun -np HOSTS --map-by node --bind-to none paceline \
-                     ...`",
-                ));
+                return Err(Usage::new(match Launched::is_single() {
+                    true => {
+                        "there is one process, which is one host: leave --wire out, or start more with mpirun or srun"
+                    }
+                    false => NOT_STARTED,
+                }));
             }
             (None, false, None) => {
                 return Err(Usage::new(
@@ -300,6 +321,7 @@ impl HostSettings {
             patience: self.patience(),
             name,
             is_last: true,
+            registrar: None,
         };
         if let Some((rank, _)) =
             place.launched.as_ref().and_then(|launched| launched.here).filter(|here| here.1 > 1)
@@ -312,21 +334,22 @@ impl HostSettings {
             port: self.port.map_or(0, |port| port.0 as u16),
             patience: Duration::from_nanos(meeting.patience.0),
         };
-        let (role, note) = match place.way {
+        let found = |role| Met { role, note: None, registrar: None };
+        let Met { role, note, registrar } = match place.way {
             Way::Alone => return Ok(None),
-            Way::Mpi(mpi) => (Role::Rank(mpi), None),
+            Way::Mpi(mpi) => found(Role::Rank(mpi)),
             Way::Meet if self.local => {
                 let door =
                     Door::open(SocketAddr::from(([127, 0, 0, 1], 0)), &meeting.terms, |line: String| {
                         say(&line)
                     })?;
                 let local = Local { program: outcome::own_program()?, count: max - 1 };
-                (Role::First { doors: vec![Arc::new(door)], local: Some(local) }, None)
+                found(Role::First { doors: vec![Arc::new(door)], local: Some(local) })
             }
             Way::Meet => {
                 let place = self.rendezvous.as_ref().expect("invariant: hosts meet somewhere");
                 let terms = Terms { secret: self.secret()?, ..meeting.terms.clone() };
-                let met = Seeker { terms: &terms, ..seeker }.meet(place)?;
+                let met = Seeker { terms: &terms, ..seeker }.meet(place, meeting.lease)?;
                 meeting.terms = terms;
                 met
             }
@@ -335,10 +358,10 @@ impl HostSettings {
                 let terms = Terms { secret: self.secret()?, ..meeting.terms.clone() };
                 let role = Seeker { terms: &terms, ..seeker }.meet_on(&step, rank)?;
                 meeting.terms = terms;
-                (role, None)
+                found(role)
             }
         };
-        meeting.role = role;
+        (meeting.role, meeting.registrar) = (role, registrar);
         Ok(Some((meeting, note)))
     }
 
@@ -362,147 +385,4 @@ impl HostSettings {
 
 fn nanos(given: Option<Seconds>, usual: Nanos) -> Nanos {
     given.map_or(usual, |given| Nanos((given.0 * 1e9) as u64))
-}
-
-/// Runs one job as a host that is not the first: whether other runs follow.
-pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &AtomicBool) -> Result<bool> {
-    let prepared: Prepared = job.prepare(&mut Engines::default())?;
-    let run = folder.join("run");
-    let what =
-        format!("{} of {}", if job.milestones.saving.is_some() { "training" } else { "run" }, job.model);
-    job.folder.clone_from(&run);
-    if let Some(saving) = &mut job.milestones.saving {
-        saving.folder = folder.join(checkpoint::FOLDER);
-    }
-    let surroundings = Surroundings {
-        program: outcome::own_program()?,
-        interrupted,
-        load: None,
-        meeting: Some(meeting.clone()),
-        progress: &mut |glance| glance.said.iter().for_each(|line| say(line)),
-    };
-    let mut is_begun = false;
-    let mut admitted = |admission: &Admission| {
-        // The first host has its own by now, which may be the same.
-        check_new(folder)?;
-        let refused = |source| TrainError::System { what: format!("create {}", run.display()), source };
-        fs::create_dir_all(&run).map_err(refused)?;
-        is_begun = true;
-        let Admission { host, first } = admission;
-        say(&format!("{}: host {host} in the {what} that {first} leads", meeting.name));
-        Ok(())
-    };
-    let (result, stored) = follow(job, &prepared, surroundings, &mut admitted);
-    if is_begun && (stored.is_some() || !run.join(paceline_record::log::LAUNCHER_FILE).exists()) {
-        // Its logs are with the first host, or there are none.
-        let _ = fs::remove_dir_all(&run);
-        // Where nothing is left in it.
-        let _ = fs::remove_dir(folder);
-    } else if is_begun {
-        say(&format!("the first host has not taken this host's logs; they stay in {}", run.display()));
-    }
-    result?;
-    Ok(stored == Some(false))
-}
-
-/// Takes part in a training as a host that is not the first.
-pub fn join_training(job: &mut Job, meeting: &Meeting, out: Option<&Path>) -> Result<()> {
-    let interrupted = outcome::watch_interrupts()?;
-    let folder = own_folder(out);
-    check_new(&folder)?;
-    let result = take_part(job, meeting, &folder, &interrupted);
-    let Err(error) = result else {
-        say("done; the report and the weights are with the first host");
-        return Ok(());
-    };
-    match error.downcast_ref::<TrainError>() {
-        Some(reason) if !reason.is_usage() => say(&format!("error: {}", describe(reason))),
-        _ => return Err(error),
-    }
-    if let Some(newest) =
-        paceline_train::checkpoint::Checkpoint::newest(&folder.join(checkpoint::FOLDER)).ok().flatten()
-    {
-        let command = ["train", "--resume", &newest.to_string_lossy()].map(Into::into);
-        say(&format!(
-            "this host has saved {}; to resume from it {ALONE}: {}",
-            newest.display(),
-            words::command(&command)
-        ));
-    }
-    Err(Unfinished.into())
-}
-
-/// Where a host keeps its logs until the first has them, and a checkpoint if it comes to that. Where mpirun or srun starts all of them
-/// with the same command, what it names is the first host's.
-fn own_folder(out: Option<&Path>) -> PathBuf {
-    match (out, Launched::here()) {
-        (None, _) => PathBuf::from(format!("host-{}", std::process::id())),
-        (Some(out), None) => out.to_owned(),
-        (Some(out), Some(launched)) => {
-            let named = |number: u32| {
-                let mut name = out.as_os_str().to_owned();
-                name.push(format!("-host-{}", launched.rank));
-                name.push(if number == 1 { String::new() } else { format!(".{number}") });
-                PathBuf::from(name)
-            };
-            (1..).map(named).find(|path| !path.exists()).expect("invariant: one of so many is free")
-        }
-    }
-}
-
-/// Refuses a folder that something else is in.
-fn check_new(folder: &Path) -> Result<(), TrainError> {
-    let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-    match folder.exists() && !is_empty(folder) {
-        true => Err(TrainError::Taken(folder.to_owned())),
-        false => Ok(()),
-    }
-}
-
-/// Takes part in a study as a host that is not the first, run after run, as the first asks for them.
-pub fn join_study(jobs: impl Iterator<Item = Job>, meeting: &Meeting, out: Option<&Path>) -> Result<()> {
-    let interrupted = outcome::watch_interrupts()?;
-    let folder = own_folder(out);
-    check_new(&folder)?;
-    let mut refused = None;
-    for mut job in jobs {
-        match take_part(&mut job, meeting, &folder, &interrupted) {
-            Ok(true) => refused = None,
-            Ok(false) => {
-                refused = None;
-                break;
-            }
-            // It may have been done before.
-            Err(error) if matches!(error.downcast_ref(), Some(TrainError::AnotherJob { .. })) => {
-                refused = Some(error)
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    match refused {
-        Some(error) => Err(error),
-        None => {
-            say("done; the report is with the first host");
-            Ok(())
-        }
-    }
-}
-
-/// The life of a host that another one of this machine has started.
-pub fn run_local(job: Job, meeting: &Meeting) -> Result<()> {
-    // Ctrl-C, and an end that the whole group is asked for, are the first host's to answer.
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::default()).context("cannot watch for signals")?;
-    }
-    let interrupted = AtomicBool::new(false);
-    let prepared = job.prepare(&mut Engines::default())?;
-    let surroundings = Surroundings {
-        program: outcome::own_program()?,
-        interrupted: &interrupted,
-        load: None,
-        meeting: Some(meeting.clone()),
-        progress: &mut |_| {},
-    };
-    let (result, _) = follow(&job, &prepared, surroundings, &mut |_| Ok(()));
-    Ok(result?)
 }

@@ -90,6 +90,9 @@ fn main() -> ExitCode {
     if measure::is_assigned() {
         return outcome::exit(measure::run().map_err(Into::into));
     }
+    if let Err(error) = outcome::end_as_first_process() {
+        return outcome::exit(Err(error));
+    }
     let command = Cli::command()
         .mut_subcommand("bench", bench::Options::show_defaults)
         .mut_subcommand("train", train::Options::show_defaults)

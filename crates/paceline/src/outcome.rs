@@ -4,8 +4,8 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use paceline_record::LogError;
 use paceline_train::checkpoint::CheckpointError;
 use paceline_train::{TrainError, describe};
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// The user asked for something that cannot be done: exit status 2.
@@ -132,15 +133,45 @@ pub fn outlive_file_limit() -> Result<()> {
 /// What `timeout` and others send twice in a moment is one request.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
+const NO_SIGNALS: &str = "cannot watch for Ctrl-C";
+
+/// Ctrl-C and a request to end.
+const REQUESTS: [i32; 2] = [SIGINT, SIGTERM];
+
+/// Whether the first process of a container ends as soon as it is asked to: until something is there to be saved.
+static ENDS_AT_ONCE: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
+
+/// Lets requests end this program where it is the first process of a container. The system ends no such process by a signal that it does
+/// not handle, and its container would be killed when the grace period is over.
+pub fn end_as_first_process() -> Result<()> {
+    if process::id() == 1 {
+        for signal in REQUESTS {
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, ENDS_AT_ONCE.clone())
+                .context(NO_SIGNALS)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whoever handles requests to end otherwise says so here before.
+pub fn outlive_requests() {
+    ENDS_AT_ONCE.store(false, Ordering::Relaxed);
+}
+
 /// A flag that Ctrl-C and a request to end set. A second request ends this program at once.
 pub fn watch_interrupts() -> Result<Arc<AtomicBool>> {
-    const REFUSED: &str = "cannot watch for Ctrl-C";
     let interrupted = Arc::new(AtomicBool::new(false));
-    let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
-    for signal in signals {
-        signal_hook::flag::register(signal, interrupted.clone()).context(REFUSED)?;
+    watch_interrupts_for(&interrupted).context(NO_SIGNALS)?;
+    Ok(interrupted)
+}
+
+/// The same for a flag that is there already. Until then requests end this program at once.
+pub fn watch_interrupts_for(interrupted: &Arc<AtomicBool>) -> io::Result<()> {
+    for signal in REQUESTS {
+        signal_hook::flag::register(signal, interrupted.clone())?;
     }
-    let mut signals = Signals::new(signals).context(REFUSED)?;
+    let mut signals = Signals::new(REQUESTS)?;
+    outlive_requests();
     let watch = move || {
         let mut first: Option<Instant> = None;
         for _ in signals.forever() {
@@ -150,8 +181,7 @@ pub fn watch_interrupts() -> Result<Arc<AtomicBool>> {
             }
         }
     };
-    thread::Builder::new().name("signals".into()).spawn(watch).context(REFUSED)?;
-    Ok(interrupted)
+    thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
 }
 
 /// The form of what is printed to standard output.

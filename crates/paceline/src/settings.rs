@@ -144,15 +144,15 @@ pub struct ComputingSettings {
     /// Classes [default: the data's]
     #[arg(long)]
     pub classes: Option<List<Int<1, 1_000_000>>>,
-    /// Instruction set of the cpu engine: avx512, avx2 or portable. Hosts of one job use the same; the weights of others differ in the last
-    /// digits
+    /// Instruction set of the cpu engine: avx512, avx2 or portable; with --precision bf16 also amx and avx512_bf16. Hosts of one job use
+    /// the same; the weights of others differ in the last digits
     #[arg(long, value_name = "SET")]
     #[serde(deserialize_with = "crate::values::one")]
     pub instructions: Option<Simd>,
     /// Order of dimensions: nhwc or nchw
     #[arg(long)]
     pub layout: Option<List<Layout>>,
-    /// Number format: fp32; with --engine cuda also tf32 and bf16
+    /// Number format: fp32 or bf16; with --engine cuda also tf32
     #[arg(long)]
     pub precision: Option<List<Precision>>,
     /// Passes of each shard whose gradients are added up before one exchange

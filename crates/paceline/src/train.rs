@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use paceline_lab::{Held, Planned, Study, StudyFolder, words};
 use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics, Recut};
-use paceline_train::hosts::Meeting;
+use paceline_train::hosts::{Meeting, Role};
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Engines, Job, Prepared, TrainError, awaits_test, describe};
 
@@ -33,6 +33,11 @@ pub fn run(options: &Options) -> Result<()> {
     let place = options.settings.hosts.begin()?;
     let options = &options;
     let mut job = job(options, origin.as_ref())?;
+    if let Some(origin) = &origin
+        && origin.is_done(&job)?
+    {
+        return origin.publish(options.out.as_deref(), &job);
+    }
     place.check_cores([&job])?;
     let (meeting, _note) = options.settings.hosts.meet(place)?.unzip();
     if let Some(meeting) = meeting.as_ref().filter(|meeting| !meeting.is_first()) {
@@ -52,6 +57,18 @@ pub fn run(options: &Options) -> Result<()> {
     run.train(&job, &prepared, meeting)
 }
 
+/// Reports a training that this host has led at last, in the folder that it kept its logs in: the host that was first was lost.
+pub fn conclude_lead(job: &Job, folder: &Path, result: Result<(), TrainError>) -> Result<()> {
+    let planned =
+        Planned { folder: hosts::RUN.into(), place: 0, repeat: 1, case: job.case(), steps: job.steps };
+    let study = bench::describe(vec![planned.clone()], [&job.prepare(&mut Engines::default())?]);
+    let run = Run { folder: StudyFolder::adopt(folder, &study)?, study, planned, show: Show::json(false) };
+    let reported = run.report();
+    run.conclude(result, job)?;
+    run.publish_weights()?;
+    reported
+}
+
 /// A checkpoint that a training resumes from.
 struct Origin {
     path: PathBuf,
@@ -68,6 +85,29 @@ impl Origin {
     /// The folder of the training: `DIR` of `DIR/checkpoints/step-390`.
     fn home(&self) -> Option<PathBuf> {
         Some(self.path.parent()?.parent()?.to_owned())
+    }
+
+    /// Whether the job has nothing left to do.
+    fn is_done(&self, job: &Job) -> Result<bool, TrainError> {
+        let position = &self.checkpoint.position;
+        Ok(position.steps >= job.steps && !awaits_test(job, position)?)
+    }
+
+    /// Puts the weights of a training that was ended after its last step where they belong.
+    fn publish(&self, out: Option<&Path>, job: &Job) -> Result<()> {
+        let folder = out.map(Path::to_owned).or_else(|| self.home());
+        let Some(folder) = folder.filter(|folder| !folder.join(checkpoint::WEIGHTS_FILE).exists()) else {
+            return Err(Usage::new(format!(
+                "{} has done {} of {} steps: nothing is left to do; ask for more with --epochs or --steps",
+                self.path.display(),
+                self.checkpoint.position.steps,
+                job.steps
+            ))
+            .into());
+        };
+        say(&format!("{} has done all of {} steps", self.path.display(), job.steps));
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        publish_weights(&self.path, &folder)
     }
 }
 
@@ -112,16 +152,8 @@ fn check(job: &Job, origin: Option<&Origin>) -> Result<()> {
             Usage::new("a simulated engine learns nothing; use `paceline bench --engine simulated`").into()
         );
     }
-    let Some(Origin { path, checkpoint, numerics }) = origin else { return Ok(()) };
-    checkpoint.check_job(path, job, *numerics)?;
-    let done = checkpoint.position.steps;
-    if done >= job.steps && !awaits_test(job, &checkpoint.position)? {
-        return Err(Usage::new(format!(
-            "{} has done {done} of {} steps: nothing is left to do; ask for more with --epochs or --steps",
-            path.display(),
-            job.steps
-        ))
-        .into());
+    if let Some(Origin { path, checkpoint, numerics }) = origin {
+        checkpoint.check_job(path, job, *numerics)?;
     }
     Ok(())
 }
@@ -167,6 +199,7 @@ impl Run {
 
     /// Runs the job, writes its weights, and reports the study.
     fn train(&self, job: &Job, prepared: &Prepared, meeting: Option<Meeting>) -> Result<()> {
+        let kept = meeting.clone();
         let program = outcome::own_program()?;
         let interrupted = outcome::watch_interrupts()?;
         self.folder.create_case(&self.planned)?;
@@ -187,9 +220,18 @@ impl Run {
         };
         let result = launch(job, prepared, surroundings);
         progress.clear();
-        let reported = self.report();
-        // How the run ended comes first: what could not be written may only follow from it.
-        self.conclude(result, job)?;
+        // Of an MPI job, others wait to leave it with this one. Where it is being ended, the user comes first.
+        let kept = kept.filter(|_| result.is_err());
+        let is_mpi = kept.as_ref().is_some_and(|meeting| matches!(meeting.role, Role::Rank(_)));
+        let (concluded, reported) = if is_mpi {
+            // mpirun may leave it a second: how to go on comes before the report.
+            (self.conclude(result, job), self.report())
+        } else {
+            let reported = self.report();
+            // How the run ended comes first: what could not be written may only follow from it.
+            (self.conclude(result, job), reported)
+        };
+        concluded?;
         self.publish_weights()?;
         reported
     }
@@ -206,18 +248,10 @@ impl Run {
 
     /// Puts the weights of a run that ended well beside its report, and says where they are.
     fn publish_weights(&self) -> Result<()> {
-        let Some(newest) = self.newest_checkpoint()? else { return Ok(()) };
-        let kept = newest.join(checkpoint::WEIGHTS_FILE);
-        let path = self.folder.path().join(checkpoint::WEIGHTS_FILE);
-        match copy_weights(&kept, &path) {
-            Ok(()) => say(&format!("Weights: {}", path.display())),
-            Err(error) => bail!(
-                "cannot write {}: {error}; the same weights are in {}: make room, and copy them",
-                path.display(),
-                kept.display()
-            ),
+        match self.newest_checkpoint()? {
+            Some(newest) => publish_weights(&newest, self.folder.path()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Says how the run ended, and how to resume it.
@@ -232,7 +266,7 @@ impl Run {
             Some(newest) => say(&format!(
                 "To resume from {}{}: {}",
                 newest.file_name().unwrap_or_default().to_string_lossy(),
-                job.hosts.map_or_else(String::new, |_| format!(" {}", hosts::ALONE)),
+                job.hosts.map_or_else(String::new, |_| format!(" {}", hosts::alone())),
                 words::command(&["train", "--resume", &folder.to_string_lossy()].map(Into::into))
             )),
             None => say("there is no checkpoint to resume from"),
@@ -268,6 +302,21 @@ fn remove_training(path: &Path) -> Result<()> {
     };
     remove(fs::remove_dir_all(path.join(checkpoint::FOLDER)), checkpoint::FOLDER)?;
     remove(fs::remove_file(path.join(checkpoint::WEIGHTS_FILE)), checkpoint::WEIGHTS_FILE)
+}
+
+/// Puts the weights of a checkpoint into a training's folder, and says where they are.
+fn publish_weights(checkpoint: &Path, folder: &Path) -> Result<()> {
+    let kept = checkpoint.join(checkpoint::WEIGHTS_FILE);
+    let path = folder.join(checkpoint::WEIGHTS_FILE);
+    match copy_weights(&kept, &path) {
+        Ok(()) => say(&format!("Weights: {}", path.display())),
+        Err(error) => bail!(
+            "cannot write {}: {error}; the same weights are in {}: make room, and copy them",
+            path.display(),
+            kept.display()
+        ),
+    }
+    Ok(())
 }
 
 /// Copies weights, whole or not at all.

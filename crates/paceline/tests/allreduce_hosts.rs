@@ -3,21 +3,15 @@
 mod training;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStderr};
 
+use training::hosts::somewhere;
 use training::{paceline, pictures, refuse, run};
 
 /// Long enough to meet a host on its way.
 const LONG: &str =
     "8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M,8M";
-
-/// A place to meet that nobody uses.
-fn somewhere() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    format!("--rendezvous tcp://{}", listener.local_addr().expect("an address"))
-}
 
 /// A host, started; it is killed if it has not ended.
 struct Launcher {

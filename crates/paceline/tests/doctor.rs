@@ -31,6 +31,7 @@ fn the_table_has_its_sections_a_last_line_and_no_colour() {
         "Processor",
         "Memory",
         "GPUs and their libraries",
+        "Several hosts",
         "System",
         "What would spoil a measurement",
         "A study on this machine",

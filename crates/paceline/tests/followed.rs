@@ -262,20 +262,20 @@ fn an_old_part_is_not_taken_for_one_of_this_run() {
 
 #[test]
 fn a_run_that_is_stopped_is_reported_as_far_as_it_came() {
-    let place = Place::with("trap 'exit 130' INT; rank 0 1; echo ready; while :; do sleep 0.02; done");
+    let place = Place::with("trap 'exit 143' TERM; rank 0 1; echo ready; while :; do sleep 0.02; done");
     let mut child =
         place.command("-- sh train.sh").stdout(std::process::Stdio::piped()).spawn().expect("it runs");
     let mut byte = [0];
     std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut byte).expect("it is ready");
     std::thread::sleep(std::time::Duration::from_millis(400));
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
         .expect("it lives");
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(child.wait().expect("it ends").code(), Some(143));
     let report = place.report("run-1");
     let case = case(&report, 1);
     assert_eq!(
         (&case["status"], &case["reason"]),
-        (&"interrupted".into(), &"stopped by signal 2 (SIGINT)".into())
+        (&"interrupted".into(), &"stopped by signal 15 (SIGTERM)".into())
     );
     assert!(case["images_per_s"].is_object(), "{case}");
     assert_phases_sum(case);

@@ -163,6 +163,27 @@ fn hosts_may_have_other_numbers_of_workers_and_the_report_has_the_total() {
 }
 
 #[test]
+fn who_cannot_be_found_may_come_later_so_it_is_no_bad_usage() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let job = "train mobilenet_v2 --batch 2 --steps 2 --workers 1 --hosts 2 --host-wait 0.5 --out never";
+    for (place, expected) in [
+        (
+            "tcp://no.such.host.invalid:29400",
+            "cannot find no.such.host.invalid:29400, where hosts are to meet",
+        ),
+        ("etcd://no.such.host.invalid:2379/job", "etcd at no.such.host.invalid:2379 does not answer"),
+    ] {
+        let mut command = paceline(folder.path(), &format!("{job} --rendezvous {place}"));
+        let output =
+            command.env("PACELINE_SECRET", "a secret of many bytes").output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected) && said.contains("--host-wait"), "{said}");
+        assert!(!folder.path().join("never").exists());
+    }
+}
+
+#[test]
 fn a_host_that_is_not_the_first_keeps_to_a_folder_of_its_own() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
@@ -276,13 +297,9 @@ fn what_makes_no_sense_is_refused_before_anything_starts() {
         ("--hosts x --local", "no number of hosts"),
         ("--local", "use it with --hosts N"),
         ("--encrypt", "use it with --hosts N"),
-        ("--hosts 2 --rendezvous first:29400", "there are tcp://HOST:PORT and file:///DIR"),
+        ("--hosts 2 --rendezvous first:29400", "there are tcp://HOST:PORT, file:///DIR and etcd://"),
         ("--hosts 2 --rendezvous tcp://first", "no host or no port"),
         ("--hosts 2 --rendezvous tcp://0.0.0.0:29400 --secret-file secret", "every host's address"),
-        (
-            "--hosts 2 --rendezvous tcp://no.such.host.invalid:29400 --secret-file secret --host-wait 0.5",
-            "cannot find no.such.host.invalid",
-        ),
         ("--hosts 2 --rendezvous tcp://127.0.0.1:29400", "hosts show each other a secret"),
         ("--hosts 2 --rendezvous tcp://127.0.0.1:29400 --secret-file short", "too short"),
         ("--hosts 2 --rendezvous tcp://127.0.0.1:29400 --secret-file missing", "cannot read missing"),

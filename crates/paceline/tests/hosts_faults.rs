@@ -17,6 +17,8 @@ use training::{pictures, refuse, report, run, weights};
 
 /// Long beside whatever a busy machine does to a host: for tests in which nobody is to be silent.
 const PATIENT: &str = "--lease 30";
+/// What the others have completed at least when a host is lost in step 8: it may be ahead of them by the slices that it owns.
+const BEHIND_8: u64 = 7;
 
 /// Starts so many hosts one after another, so that their numbers are known.
 fn start(folder: &Path, arguments: &str, hosts: u32) -> Vec<Launcher> {
@@ -180,7 +182,7 @@ fn where_the_first_host_is_cut_off_the_other_saves_and_never_trains_on() {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
     // It has not done what only the first host could go on with.
-    assert!((8..STEPS).contains(&newest(&folder.join("host-1"))), "{said}");
+    assert!((BEHIND_8..STEPS).contains(&newest(&folder.join("host-1"))), "{said}");
     let (status, said) = first.ended();
     assert_eq!(status, Some(0), "{said}");
     assert!(weights(&folder.join("host-0"), STEPS) == whole, "the weights differ");
@@ -200,7 +202,7 @@ fn without_elastic_every_host_that_is_left_saves() {
         }
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("host 1"), "{said}");
-        assert!(newest(&folder.join(format!("host-{host}"))) >= 8, "host {host}");
+        assert!(newest(&folder.join(format!("host-{host}"))) >= BEHIND_8, "host {host}");
     }
 }
 
@@ -215,7 +217,7 @@ fn without_the_first_host_the_others_save() {
     let (status, said) = other.ended();
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
-    assert!(newest(&folder.join("host-1")) >= 8);
+    assert!(newest(&folder.join("host-1")) >= BEHIND_8);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 mod training;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use paceline_comm::Deadline;
 use paceline_comm::wire::{Letters, Secrecy, Secret, Terms, call};
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use training::hosts::{
-    LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, newest, somewhere, undisturbed, wait_for,
+    LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, newest, own_address, somewhere, undisturbed, wait_for,
 };
 use training::{pictures, report, run, weights};
 
@@ -20,11 +21,6 @@ const SECRET: &str = "a secret of many bytes";
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 /// Waits until a first host has its folder, which is before it answers.
@@ -41,11 +37,11 @@ fn hosts_meet_in_a_shared_folder_and_leave_nothing_there() {
     fs::create_dir(&place).expect("a folder");
     // Left by a first host that was killed.
     fs::write(place.join("rendezvous"), "127.0.0.1:1 1-1\n").expect("a file");
-    let port = free_port();
-    let meet = format!("--rendezvous file://{} --interface 127.0.0.1", place.display());
+    let at = own_address();
+    let meet = format!("--rendezvous file://{} --interface {}", place.display(), at.ip());
     let job = format!("{RECIPE} {SHORT} --workers 1 --hosts 2 {meet}");
-    let first = Launcher::start(folder, &format!("{job} --port {port} --out first"));
-    wait_for(&place.join("rendezvous"), &format!("127.0.0.1:{port} "));
+    let first = Launcher::start(folder, &format!("{job} --port {} --out first", at.port()));
+    wait_for(&place.join("rendezvous"), &format!("{at} "));
     wait_for_first(folder);
     Launcher::start(folder, &format!("{job} --out second")).ends_well();
     let output = first.end();
@@ -63,12 +59,11 @@ fn hosts_meet_in_a_shared_folder_and_leave_nothing_there() {
 
 #[test]
 fn hosts_meet_over_ipv6() {
-    let Ok(free) = TcpListener::bind("[::1]:0") else {
+    if TcpListener::bind("[::1]:0").is_err() {
         eprintln!("skipped: this machine has no ::1");
         return;
-    };
-    let at = free.local_addr().expect("an address");
-    drop(free);
+    }
+    let at = SocketAddr::from((Ipv6Addr::LOCALHOST, own_address().port()));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
     let whole = undisturbed(folder, SHORT, STEPS);
@@ -161,7 +156,7 @@ fn hosts_that_cannot_take_part_are_told_why_and_named_on_the_first_which_goes_on
     *last ^= 1;
     fs::write(&batch, bytes).expect("a file");
 
-    let at = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let at = own_address();
     let job = format!("{RECIPE} {SHORT} --workers 1 --hosts 2 --rendezvous tcp://{at}");
     let first = Launcher::start(folder, &format!("{job} --out first"));
     wait_for_first(folder);
@@ -223,6 +218,28 @@ fn a_rendezvous_that_nobody_answers_is_named() {
     // An address for documents, which nobody has.
     let words = Launcher::start(folder, &format!("{job} --rendezvous tcp://192.0.2.1:29400")).fails();
     assert!(words.contains("192.0.2.1:29400") && words.contains("--host-wait"), "{words}");
+    assert!(!folder.join("other").exists());
+}
+
+#[test]
+fn a_host_that_waits_for_the_first_ends_at_once_when_it_is_asked_to() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    // Somebody is there, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = silent.local_addr().expect("an address");
+    let job = "train mobilenet_v2 --batch 2 --steps 2 --threads 1 --workers 1 --hosts 2 --host-wait 3600";
+    let mut launcher = Launcher::start(folder, &format!("{job} --rendezvous tcp://{at} --out other"));
+    let _held = silent.accept().expect("it calls");
+    launcher.signal(Signal::TERM);
+    for _ in 0..1200 {
+        if launcher.has_ended() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(launcher.has_ended(), "it still waits");
+    assert_eq!(launcher.end().status.signal(), Some(Signal::TERM.as_raw()));
     assert!(!folder.join("other").exists());
 }
 

@@ -215,6 +215,21 @@ fn every_sample_is_used_once_an_epoch_whoever_gets_it() {
 }
 
 #[test]
+fn a_training_that_was_ended_after_its_last_step_gets_its_weights_when_it_is_resumed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    run(folder.path(), "train mobilenet_v2 --data cifar10:pictures --epochs 1 --batch 8 --out run");
+    let path = folder.path().join("run/weights.safetensors");
+    let weights = fs::read(&path).expect("weights");
+    fs::remove_file(&path).expect("it is there");
+    run(folder.path(), "train --resume run");
+    assert_eq!(fs::read(&path).expect("weights"), weights);
+    run(folder.path(), "train --resume run --out elsewhere");
+    assert_eq!(fs::read(folder.path().join("elsewhere/weights.safetensors")).expect("weights"), weights);
+    assert!(refuse(folder.path(), "train --resume run").contains("nothing is left to do"));
+}
+
+#[test]
 fn a_checkpoint_that_cannot_be_resumed_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());

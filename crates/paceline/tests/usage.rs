@@ -76,7 +76,9 @@ fn names_that_mean_nothing_are_refused() {
 #[test]
 fn what_the_cpu_does_not_do_is_refused() {
     assert_refused(&[
-        ("bench --precision bf16", "fp32"),
+        ("bench --precision tf32", "fp32 or bf16"),
+        ("bench --instructions avx512_bf16", "avx512_bf16"),
+        ("bench --instructions mmx", "avx512_bf16"),
         ("bench --workers 0", "0"),
         ("bench --workers two", "two"),
         ("bench --update gossip", "ps-cpu"),

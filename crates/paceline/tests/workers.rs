@@ -51,8 +51,9 @@ fn the_phases_of_all_ranks_tile_the_run_and_every_strategy_reports_its_exchange(
         let sum: f64 = phases.values().map(number).sum();
         let total = number(&case["total_s"]);
         assert!((sum - 2.0 * total).abs() < 1e-6, "{update}: {sum} s in phases, {total} s in all");
-        // A busy machine may take a worker off its core between two phases, too.
-        assert!(number(&phases["other"]).abs() < 0.1 * 2.0 * total, "{update}: other is {}", phases["other"]);
+        // A busy machine takes a worker off its core between two phases, too; what is left is the program's own.
+        let other = number(&phases["other"]) - case["off_core"]["phases_s"]["other"].as_f64().unwrap_or(0.0);
+        assert!(other.abs() < 0.1 * 2.0 * total, "{update}: other is {other} of {total} s on the core");
         let split = &case["comm_wait_split_s"];
         let waited = number(&split["late_rank"]) + number(&split["transfer"]);
         assert!((waited - number(&phases["comm_wait"])).abs() < 1e-6, "{update}");

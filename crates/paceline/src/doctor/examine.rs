@@ -1,5 +1,6 @@
 //! What the facts mean for a measurement. Nothing is read here.
 
+mod clusters;
 mod offers;
 mod spoilers;
 
@@ -41,6 +42,8 @@ pub enum Section {
     Memory,
     /// GPUs and their libraries.
     Accelerators,
+    /// What connects hosts, and what starts them.
+    Clusters,
     /// Kernel, surroundings, files.
     System,
     /// What would spoil a measurement.
@@ -56,6 +59,7 @@ impl Section {
             Self::Processor => "Processor",
             Self::Memory => "Memory",
             Self::Accelerators => "GPUs and their libraries",
+            Self::Clusters => "Several hosts",
             Self::System => "System",
             Self::Measurement => "What would spoil a measurement",
             Self::Study => "A study on this machine",
@@ -112,6 +116,7 @@ pub fn examine(facts: &Facts) -> Vec<Check> {
         offers::processor,
         offers::memory,
         offers::accelerators,
+        clusters::clusters,
         offers::system,
         spoilers::measurement,
         spoilers::study,

@@ -1,5 +1,7 @@
 //! What was found out about a machine. What could not be read is `None`.
 
+use std::path::PathBuf;
+
 use paceline_engine::cuda::Library;
 use paceline_record::{Bytes, Nanos};
 pub use paceline_system::cgroup::{Grant, Limit};
@@ -15,6 +17,8 @@ pub struct Facts {
     pub memory: Memory,
     /// GPUs and what drives them.
     pub accelerators: Accelerators,
+    /// What connects hosts, and what starts them.
+    pub clusters: Clusters,
     /// Kernel, surroundings, files.
     pub system: System,
     /// How fast the cores run, and what slows them.
@@ -107,6 +111,57 @@ pub struct Accelerators {
     pub libraries: Option<Vec<Library>>,
     /// What the CUDA engine runs on, in words with versions, or what it lacks.
     pub engine: Option<Result<String, String>>,
+}
+
+/// What connects hosts, and what starts them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Clusters {
+    /// MPI libraries that can be used, by their binary interface.
+    pub mpi: Option<Vec<MpiLibrary>>,
+    /// Why others cannot.
+    pub refused: Vec<String>,
+    /// The etcd that the environment names.
+    pub etcd: Option<Etcd>,
+    /// `mpirun` and `srun`, as far as they are there.
+    pub programs: Option<Vec<Program>>,
+}
+
+/// What is known of etcd.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Etcd {
+    /// The environment names none.
+    Unnamed,
+    /// It answers.
+    There {
+        /// Its version.
+        version: String,
+        /// Its address.
+        place: String,
+    },
+    /// It does not.
+    Refused(String),
+}
+
+/// An MPI library.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MpiLibrary {
+    /// Whose binary interface it has.
+    pub interface: &'static str,
+    /// Its name and version.
+    pub version: String,
+    /// Where it is.
+    pub path: Option<PathBuf>,
+}
+
+/// A program that the search path leads to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Program {
+    /// What it is called.
+    pub name: &'static str,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says that it is.
+    pub version: Option<String>,
 }
 
 /// Kernel, surroundings, files.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paceline_engine::Precision;
 use paceline_engine::cpu::Simd;
 use paceline_record::Bytes;
 use paceline_system::cgroup::{self, Limit};
@@ -24,11 +25,20 @@ pub fn read_processor(tree: &Tree) -> Processor {
         siblings: online.as_deref().and_then(|online| read_siblings(tree, online)),
         nodes: tree.list("/sys/devices/system/node/online").map(|nodes| nodes.len()),
         quota: cgroup::quota(tree),
-        instructions: Some(Simd::detect().to_string()),
+        instructions: Some(instructions()),
         caches: allowed.as_deref().and_then(|allowed| read_caches(tree, *allowed.first()?)),
         online,
         allowed,
     }
+}
+
+/// What the engine computes with in each precision, and all that it could be told to use.
+fn instructions() -> String {
+    let found: Vec<String> =
+        Simd::ALL.into_iter().filter(|simd| simd.available()).map(|simd| simd.to_string()).collect();
+    let missing = Simd::ALL.into_iter().filter_map(|simd| Some(format!("; no {simd}: {}", simd.obstacle()?)));
+    let [fp32, bf16] = [Precision::Fp32, Precision::Bf16].map(Simd::best);
+    format!("{fp32} in fp32, {bf16} in bf16 (of {}){}", found.join(", "), missing.collect::<String>())
 }
 
 /// Threads by core; `None` unless every thread says where it belongs.

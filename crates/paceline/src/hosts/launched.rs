@@ -52,15 +52,15 @@ impl fmt::Display for Starter {
 }
 
 impl Starter {
-    /// What lets a process use all the cores that it is to have.
+    /// What starts one process on each host and lets it use all cores there.
     pub fn unbound(&self) -> &'static str {
         match self {
-            Self::OpenMpi => {
-                "mpirun binds each process to a core or a socket unless it is given --bind-to none"
+            Self::OpenMpi => "`mpirun --map-by node --bind-to none`",
+            Self::Hydra => {
+                "`mpirun -ppn 1 -bind-to none` (Open MPI's --map-by node --bind-to none), and I_MPI_PIN=off for Intel's"
             }
-            Self::Hydra => "mpirun binds processes where it is given -bind-to; use -bind-to none",
             Self::Slurm(_) => {
-                "srun gives a process one core unless it is given --cpus-per-task, which since Slurm 22.05 is not taken over from sbatch"
+                "`srun --ntasks-per-node=1 --cpus-per-task=N`: since Slurm 22.05, srun does not take --cpus-per-task over from sbatch"
             }
         }
     }
@@ -72,11 +72,20 @@ impl Launched {
         Self::read(|name| std::env::var(name).ok())
     }
 
+    /// Whether mpirun or srun has started this process alone, as the one host of a command that is also used for several.
+    pub fn is_single() -> bool {
+        Self::read_any(|name| std::env::var(name).ok()).is_some_and(|found| found.world == 1)
+    }
+
     fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        Self::read_any(variable).filter(|found| found.world > 1 && found.rank < found.world)
+    }
+
+    fn read_any(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| variable(name)?.parse::<u32>().ok();
         let pair = |rank: &str, world: &str| number(rank).zip(number(world));
         // Launchers that srun has started come before it: their processes have Slurm's variables, too.
-        let found = if let Some((rank, world)) = pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") {
+        Some(if let Some((rank, world)) = pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") {
             let here = pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
             Self { by: Starter::OpenMpi, rank, world, here, speaks: Some(Family::OpenMpi) }
         } else if let (Some((rank, world)), Some(here)) =
@@ -102,8 +111,7 @@ impl Launched {
         } else {
             let (rank, world) = pair("PMI_RANK", "PMI_SIZE")?;
             Self { by: Starter::Hydra, rank, world, here: None, speaks: Some(Family::Mpich) }
-        };
-        (found.world > 1 && found.rank < found.world).then_some(found)
+        })
     }
 }
 
@@ -211,6 +219,18 @@ mod tests {
         assert_eq!(read(&[("PMI_RANK", "7"), ("PMI_SIZE", "2")]), None);
         // A batch script, which is not a step.
         assert_eq!(read(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1")]), None);
+    }
+
+    #[test]
+    fn each_launcher_has_options_that_leave_a_process_its_cores() {
+        let Some(Launched { by, .. }) = read(&SLURM) else { panic!("it is one of five") };
+        for (by, expected) in [
+            (Starter::OpenMpi, ["--map-by node", "--bind-to none"]),
+            (Starter::Hydra, ["-ppn 1 -bind-to none", "I_MPI_PIN=off"]),
+            (by, ["--ntasks-per-node=1", "--cpus-per-task=N"]),
+        ] {
+            assert!(expected.iter().all(|words| by.unbound().contains(words)), "{}", by.unbound());
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum Choice {
 pub struct Place {
     pub(super) way: Way,
     pub(super) launched: Option<Launched>,
+    /// How many processes divide the cores that this one was given among them, itself included.
+    pub(super) sharing: u32,
 }
 
 /// How the others are found.
@@ -54,14 +56,19 @@ impl Place {
         if needed(&job) <= cores {
             return Ok(());
         }
+        let (by, left) = (&launched.by, words::cores(cores as u32));
+        let why = match self.sharing {
+            1 => format!("{by} has left this launcher {left}"),
+            sharing => format!(
+                "{sharing} launchers that {by} has started divide the cores here, which leaves this one {left}"
+            ),
+        };
         Err(Usage::new(format!(
-            "{} of {} on each host need {}, and {} has left this launcher {}: {}; or use fewer --workers or --threads",
+            "{} of {} on each host need {}, and {why}; use fewer --workers or --threads, or let one process on each host have all cores: {}",
             words::workers(job.workers),
             if job.threads == 1 { "1 thread".into() } else { format!("{} threads", job.threads) },
             words::cores(needed(&job) as u32),
-            launched.by,
-            words::cores(cores as u32),
-            launched.by.unbound()
+            by.unbound()
         )))
     }
 }
@@ -81,24 +88,25 @@ struct Told {
     cores: Vec<usize>,
 }
 
-/// Begins MPI, and keeps to this rank's share of the cores that several have.
-pub(super) fn join_mpi(family: Family, launched: &Launched, patience: Nanos) -> Result<Arc<Mpi>> {
+/// Begins MPI, and keeps to this rank's share of the cores that several have; also how many these are.
+pub(super) fn join_mpi(family: Family, launched: &Launched, patience: Nanos) -> Result<(Arc<Mpi>, u32)> {
     let refuse = |error: CommError| match error {
         CommError::NoMpi { .. } | CommError::Alone { .. } => {
-            let more = "; --wire tcp needs no MPI";
+            let more = ". Without MPI: --wire tcp, under mpirun with --rendezvous tcp://HOST:PORT";
             anyhow::Error::from(Usage::new(format!("{error}{more}")))
         }
         error => error.into(),
     };
     let library = Library::find(family).map_err(refuse)?;
-    let mpi = Mpi::start(library, launched.world).map_err(refuse)?;
+    let patience = Duration::from_nanos(patience.0);
+    let mpi = Mpi::start(library, launched.world, patience).map_err(refuse)?;
     let own = Told {
         version: env!("CARGO_PKG_VERSION").into(),
         machine: Tree::new("/").line("/proc/sys/kernel/random/boot_id"),
         cores: cores::allowed().unwrap_or_default(),
     };
     let text = serde_json::to_string(&own).expect("invariant: plain data");
-    let all = mpi.gather(&text, Duration::from_nanos(patience.0)).map_err(refuse)?;
+    let all = mpi.gather(&text, patience).map_err(refuse)?;
     let all: Vec<Option<Told>> = all.iter().map(|text| serde_json::from_str(text).ok()).collect();
     if let Some(rank) =
         all.iter().position(|told| told.as_ref().is_none_or(|told| told.version != own.version))
@@ -114,13 +122,13 @@ pub(super) fn join_mpi(family: Family, launched: &Launched, patience: Nanos) -> 
         is_it.then_some(rank as u32)
     };
     let sharing: Vec<u32> = all.iter().enumerate().filter_map(alike).collect();
-    if let Some(place) = sharing.iter().position(|&rank| rank == mpi.rank()).filter(|_| sharing.len() > 1) {
-        let (place, places) = (place as u32, sharing.len() as u32);
-        hosts::keep_to_share(place, places)?;
+    let places = (sharing.len() as u32).max(1);
+    if let Some(place) = sharing.iter().position(|&rank| rank == mpi.rank()).filter(|_| places > 1) {
+        hosts::keep_to_share(place as u32, places)?;
         mpi.run(|_| {
             // Its porter keeps to the same: it takes over what the first thread has.
             let _ = hosts::keep_to_share(0, 1);
         });
     }
-    Ok(Arc::new(mpi))
+    Ok((Arc::new(mpi), places))
 }

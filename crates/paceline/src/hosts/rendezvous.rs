@@ -1,5 +1,6 @@
 //! Where hosts meet, and which of them is the first.
 
+mod etcd;
 mod note;
 
 use std::io;
@@ -13,8 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use paceline_comm::wire::{Door, Refusal, Terms, call};
 use paceline_comm::{CommError, Deadline};
-use paceline_train::hosts::{Call, Role};
+use paceline_record::Nanos;
+use paceline_train::hosts::{Call, Registrar, Role};
 
+pub use self::etcd::EtcdPlace;
 pub use self::note::Note;
 use self::note::{Found, Put};
 use super::launched::Step;
@@ -38,6 +41,8 @@ pub enum Rendezvous {
     Tcp(String),
     /// A folder that all hosts share.
     File(PathBuf),
+    /// Keys of etcd.
+    Etcd(EtcdPlace),
 }
 
 /// A name or an address; one with colons is in brackets.
@@ -46,15 +51,18 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && (bare.is_some() || !text.contains(':'))
 }
 
+/// A name or an address, and a port.
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
 impl FromStr for Rendezvous {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(address) = text.strip_prefix("tcp://") {
-            let is_whole = address
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0));
-            return match is_whole {
+            return match is_address(address) {
                 true => Ok(Self::Tcp(address.into())),
                 false => Err(format!(
                     "'{text}' has no host or no port; write tcp://HOST:PORT, as tcp://first:29400"
@@ -64,8 +72,22 @@ impl FromStr for Rendezvous {
         if let Some(path) = text.strip_prefix("file://").filter(|path| path.starts_with('/')) {
             return Ok(Self::File(path.into()));
         }
-        Err(format!("'{text}' is no place to meet; there are tcp://HOST:PORT and file:///DIR"))
+        if text.starts_with("etcd://") || text.starts_with("etcds://") {
+            return text.parse().map(Self::Etcd);
+        }
+        Err(format!(
+            "'{text}' is no place to meet; there are tcp://HOST:PORT, file:///DIR and etcd://HOST:PORT/PREFIX"
+        ))
     }
+}
+
+/// How this host has met the others.
+pub struct Met {
+    pub role: Role,
+    /// To be kept while others may look for it.
+    pub note: Option<Note>,
+    /// Where rosters are written down.
+    pub registrar: Option<Arc<Registrar>>,
 }
 
 /// What finding the others needs of this host.
@@ -81,12 +103,19 @@ pub struct Seeker<'a> {
 }
 
 impl Seeker<'_> {
-    /// Finds out whether this host is the first. The note is to be kept while others may look for it.
-    pub fn meet(&self, place: &Rendezvous) -> Result<(Role, Option<Note>)> {
-        match place {
-            Rendezvous::Tcp(address) => Ok((self.meet_at(address)?, None)),
-            Rendezvous::File(folder) => self.meet_in(folder),
-        }
+    /// Finds out whether this host is the first.
+    pub fn meet(&self, place: &Rendezvous, lease: Nanos) -> Result<Met> {
+        Ok(match place {
+            Rendezvous::Tcp(address) => Met { role: self.meet_at(address)?, note: None, registrar: None },
+            Rendezvous::File(folder) => {
+                let (role, note) = self.meet_in(folder)?;
+                Met { role, note, registrar: None }
+            }
+            Rendezvous::Etcd(place) => {
+                let (role, registrar) = self.meet_through(place, lease)?;
+                Met { role, note: None, registrar: Some(registrar) }
+            }
+        })
     }
 
     fn call(&self, at: Vec<SocketAddr>) -> Role {
@@ -97,20 +126,45 @@ impl Seeker<'_> {
         Door::open(address, self.terms, |line: String| say(&line)).map(Arc::new)
     }
 
-    /// Whoever can listen at the address is the first.
+    /// Whoever can listen at the address is the first. A name may be that of a host that was replaced, and lead to where it was for a
+    /// while: it is looked up again until somebody answers there, or this host is there itself.
     fn meet_at(&self, address: &str) -> Result<Role> {
-        let addresses = reachable(address, self.resolve(address)?)?;
+        let until = Instant::now() + self.patience;
+        loop {
+            let addresses = reachable(address, self.resolve(address)?)?;
+            if let Some(role) = self.listen_at(&addresses)? {
+                return Ok(role);
+            }
+            let is_name = address.parse::<SocketAddr>().is_err();
+            if !is_name || addresses.iter().any(|&at| self.is_there(at)) {
+                return Ok(self.call(addresses));
+            }
+            if Instant::now() >= until {
+                bail!(
+                    "the first host has not answered at {} ({address}) within {:.0} s; start the same command there, or wait longer with \
+                     --host-wait",
+                    addresses[0],
+                    self.patience.as_secs_f64()
+                );
+            }
+            sleep(SLOW_PAUSE);
+        }
+    }
+
+    /// What this host is, if that shows without a call: the first, or another one on the first's machine.
+    fn listen_at(&self, addresses: &[SocketAddr]) -> Result<Option<Role>> {
         let mut refused = None;
-        for &at in &addresses {
+        for &at in addresses {
             match self.open(at) {
                 Ok(door) => {
                     let elsewhere = self.interface.filter(|&ip| ip != at.ip());
                     let bytes = elsewhere.map(|ip| self.open(SocketAddr::new(ip, self.port))).transpose()?;
-                    return Ok(Role::First { doors: [door].into_iter().chain(bytes).collect(), local: None });
+                    let doors = [door].into_iter().chain(bytes).collect();
+                    return Ok(Some(Role::First { doors, local: None }));
                 }
                 Err(CommError::NoDoor { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
                     // The first is on this machine.
-                    return Ok(self.call(vec![at]));
+                    return Ok(Some(self.call(vec![at])));
                 }
                 Err(CommError::NoDoor { source, .. }) if source.kind() == io::ErrorKind::AddrNotAvailable => {
                 }
@@ -120,12 +174,12 @@ impl Seeker<'_> {
         match refused {
             Some(error) if addresses.len() == 1 => Err(error.into()),
             // Of several addresses some may be of a kind that this host does not have.
-            _ => Ok(self.call(addresses)),
+            _ => Ok(None),
         }
     }
 
     /// The addresses that a name has, once it has some: in a cluster it may come with its host.
-    fn resolve(&self, address: &str) -> Result<Vec<SocketAddr>, Usage> {
+    fn resolve(&self, address: &str) -> Result<Vec<SocketAddr>> {
         let until = Instant::now() + self.patience;
         let mut has_said = false;
         loop {
@@ -134,7 +188,10 @@ impl Seeker<'_> {
                 Err(error) => error,
             };
             if Instant::now() >= until {
-                return Err(Usage::because(format!("cannot find {address}, where hosts are to meet"), error));
+                let patience = self.patience.as_secs_f64();
+                bail!(
+                    "cannot find {address}, where hosts are to meet ({error}), and have tried for {patience:.0} s; wait longer with --host-wait"
+                );
             }
             if !std::mem::replace(&mut has_said, true) {
                 let patience = self.patience.as_secs_f64();
@@ -294,6 +351,11 @@ mod tests {
         Seeker { terms, interface: Some(IpAddr::from([127, 0, 0, 1])), port: 0, patience: Duration::ZERO }
     }
 
+    /// A port that no other test has, below those that the system gives to whoever names none.
+    fn own_port(test: u16) -> u16 {
+        20_000 + (std::process::id() % 2_500) as u16 * 4 + test
+    }
+
     fn files(folder: &Path) -> usize {
         fs::read_dir(folder).expect("a folder").count()
     }
@@ -336,10 +398,7 @@ mod tests {
     #[test]
     fn of_two_on_one_machine_the_second_calls_whatever_addresses_the_name_has() {
         let terms = terms();
-        let place = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let at = place.local_addr().expect("an address");
-        drop(place);
-        let name = format!("localhost:{}", at.port());
+        let name = format!("localhost:{}", own_port(0));
         let Role::First { doors, .. } = seeker(&terms).meet_at(&name).expect("it is first") else {
             panic!("nobody was there before");
         };
@@ -432,9 +491,7 @@ mod tests {
     #[test]
     fn a_fixed_port_is_that_of_the_first_host_too() {
         let folder = tempfile::tempdir().expect("a folder");
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = free.local_addr().expect("an address").port();
-        drop(free);
+        let port = own_port(1);
         let terms = terms();
         let (role, _note) = Seeker { port, ..seeker(&terms) }.meet_in(folder.path()).expect("it is first");
         let Role::First { doors, .. } = role else { panic!("nobody was there before") };
@@ -443,9 +500,7 @@ mod tests {
 
     #[test]
     fn the_first_host_takes_bytes_at_its_interface_and_meets_at_the_rendezvous() {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let at = free.local_addr().expect("an address");
-        drop(free);
+        let at = SocketAddr::from(([127, 0, 0, 1], own_port(2)));
         let terms = terms();
         let elsewhere = IpAddr::from([127, 0, 0, 2]);
         let seeker = Seeker { interface: Some(elsewhere), ..seeker(&terms) };

@@ -18,6 +18,8 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
+use crate::outcome;
+
 /// How a command ended, and when it ran.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
@@ -57,6 +59,7 @@ impl Relay {
         let heeded =
             [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
         let mut signals = SignalsInfo::<WithOrigin>::new(heeded).context(REFUSED)?;
+        outcome::outlive_requests();
         let shared = post.clone();
         let watch = move || {
             for origin in signals.forever() {

@@ -1,9 +1,10 @@
 //! Trainings on several hosts, which are launchers on this machine that talk over loopback.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,10 +34,19 @@ pub fn undisturbed(folder: &Path, length: &str, steps: u64) -> (Vec<u8>, Vec<u8>
     weights(&folder.join("whole"), steps)
 }
 
+/// An address of loopback that no other test has: a free port of 127.0.0.1 may be somebody else's a moment later.
+pub fn own_address() -> SocketAddr {
+    static TAKEN: AtomicU8 = AtomicU8::new(0);
+    let process = std::process::id();
+    let [.., b, c] = process.to_be_bytes();
+    let ip = [127, b | 64, c, 1 + TAKEN.fetch_add(1, Ordering::Relaxed)];
+    // Below the ports that the system gives to whoever names none.
+    SocketAddr::from((ip, 20_000 + (process % 10_000) as u16))
+}
+
 /// A place to meet that nobody uses.
 pub fn somewhere() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    format!("--rendezvous tcp://{}", listener.local_addr().expect("an address"))
+    format!("--rendezvous tcp://{}", own_address())
 }
 
 /// A host, started; it is killed if it has not ended.

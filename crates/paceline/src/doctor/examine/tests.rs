@@ -3,8 +3,8 @@ use paceline_record::Nanos;
 
 use super::*;
 use crate::doctor::facts::{
-    Accelerators, Activity, Busy, Cache, Count, Grant, Limit, Memory, Need, Probe, Processor, Space, Speed,
-    Spin, System,
+    Accelerators, Activity, Busy, Cache, Clusters, Count, Etcd, Grant, Limit, Memory, MpiLibrary, Need,
+    Probe, Processor, Program, Space, Speed, Spin, System,
 };
 
 const GB: u64 = 1_000_000_000;
@@ -49,6 +49,12 @@ fn quiet() -> Facts {
             gpus: Some(vec![]),
             libraries: Some(NAMES.map(missing).into()),
             engine: Some(Err("the NVIDIA driver was not found".into())),
+        },
+        clusters: Clusters {
+            mpi: Some(vec![]),
+            refused: vec![],
+            etcd: Some(Etcd::Unnamed),
+            programs: Some(vec![]),
         },
         system: System {
             kernel: Some("6.1".into()),
@@ -320,4 +326,62 @@ fn libraries_are_missed_only_where_a_gpu_could_use_them() {
     });
     assert_eq!(check.value, "cannot run");
     assert!(advice(check).contains("9.10"));
+}
+
+#[test]
+fn what_connects_hosts_is_named_with_version_and_place() {
+    let library = |interface, version: &str, path: &str| MpiLibrary {
+        interface,
+        version: version.into(),
+        path: Some(path.into()),
+    };
+    let there = |facts: &mut Facts| {
+        facts.clusters = Clusters {
+            mpi: Some(vec![
+                library("Open MPI's", "Open MPI v4.1.4", "/lib/libmpi.so.40"),
+                library("MPICH's", "MPICH 4.0.2", "/lib/libmpich.so.12"),
+                library("MPICH's", "Intel(R) MPI Library 2021.18.1", "/opt/libmpi.so.12"),
+            ]),
+            refused: vec![],
+            etcd: Some(Etcd::There { version: "3.5.0".into(), place: "etcd:2379".into() }),
+            programs: Some(vec![Program {
+                name: "mpirun",
+                path: "/bin/mpirun".into(),
+                version: Some("Open MPI 4.1.4".into()),
+            }]),
+        };
+    };
+    assert_fine(there);
+    let mut facts = quiet();
+    there(&mut facts);
+    let value = |facts: &Facts, what: &str| {
+        let checks = examine(facts);
+        checks.into_iter().find(|check| check.what == what).expect("it is checked").value
+    };
+    let expected = [
+        ("MPI, Open MPI's interface", "Open MPI v4.1.4 at /lib/libmpi.so.40"),
+        (
+            "MPI, MPICH's interface",
+            "MPICH 4.0.2 at /lib/libmpich.so.12; Intel(R) MPI Library 2021.18.1 at /opt/libmpi.so.12",
+        ),
+        ("MPI, the standard's interface", "not found"),
+        ("--wire mpi", "can be used, by hosts that mpirun or srun starts"),
+        ("mpirun", "Open MPI 4.1.4 at /bin/mpirun"),
+        ("srun", "not found"),
+        ("etcd", "3.5.0 at etcd:2379"),
+    ];
+    for (what, expected) in expected {
+        assert_eq!(value(&facts, what), expected);
+    }
+    assert_eq!(value(&quiet(), "etcd"), "not looked for: ETCDCTL_ENDPOINTS names none");
+    let check = assert_spoilt("etcd", Level::Note, |facts| {
+        facts.clusters.etcd = Some(Etcd::Refused("etcd at etcd:2379 does not answer: refused".into()));
+    });
+    assert!(check.advice.expect("advice").contains("does not answer"));
+    assert_eq!(value(&quiet(), "--wire mpi"), "cannot be used here: there is no MPI library");
+    let check = assert_spoilt("--wire mpi", Level::Note, |facts| {
+        facts.clusters.refused = vec!["Open MPI v1.10.7 was found, and Open MPI 4 or later is needed".into()];
+    });
+    assert_eq!(check.value, "cannot be used here");
+    assert!(check.advice.expect("advice").contains("Open MPI 4 or later is needed"));
 }
