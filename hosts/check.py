@@ -20,6 +20,7 @@ RECIPE += ["--lr", "0.001", "--eval-every", "0", "--checkpoint-every", "0", "--s
 LEASE_S = 2  # the program's own
 SOON_S = 30  # for a host that has to stop
 STRIKE = 20  # the step after which something happens
+SLOWLY = ["--faults", f"slow=0@{STRIKE}:4"]  # leaves hosts the time to come before the last step, on a fast machine, too
 
 SCENES = []
 
@@ -252,13 +253,13 @@ def a_short_cut(stage):
 
 @scene("a cut that heals after the lease: who was cut off has stopped, and may come back", quick=True)
 def a_long_cut(stage):
-    first, second, third = stage.begin("1:3", "--elastic")
+    first, second, third = stage.begin("1:3", "--elastic", *SLOWLY)
     stage.network.cut(3)
     time.sleep(LEASE_S + 1.5)
     stage.network.mend(3)
     _, steps = stage.expect_stopped(third, "first host")
     stage.expect_alone(first, steps)
-    again = stage.lab.start(3, "1:3", "--elastic")
+    again = stage.lab.start(3, "1:3", "--elastic", *SLOWLY)
     for launcher in (second, again):
         launcher.expect(0)
     stage.expect_done(first)
@@ -290,8 +291,8 @@ def the_first_launcher_is_stopped(stage):
 
 @scene("a host that comes later takes part")
 def a_host_comes_later(stage):
-    first, second = stage.begin("1:3", "--elastic", count=2)
-    third = stage.lab.start(3, "1:3", "--elastic")
+    first, second = stage.begin("1:3", "--elastic", *SLOWLY, count=2)
+    third = stage.lab.start(3, "1:3", "--elastic", *SLOWLY)
     for launcher in (second, third):
         launcher.expect(0)
     stage.expect_done(first)
@@ -300,10 +301,10 @@ def a_host_comes_later(stage):
 
 @scene("a killed host comes back twice")
 def a_killed_host_comes_back(stage):
-    first, second, third = stage.begin("1:3", "--elastic")
+    first, second, third = stage.begin("1:3", "--elastic", *SLOWLY)
     for _ in range(2):
         third.kill()
-        third = stage.lab.start(3, "1:3", "--elastic")
+        third = stage.lab.start(3, "1:3", "--elastic", *SLOWLY)
         stage.reach(third, first.step() + 2)
     for launcher in (second, third):
         launcher.expect(0)

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Runs PyTorch in both layouts and Paceline in turns and prints the ratio; `peers/compare` prepares both and calls this.
 
-Each row of the table is one network at one input size and batch. PyTorch's two processes stay alive and wait while another
-one runs; Paceline is a new process each round. In a round all three time the same number of steps, so what slows the
+Each row of the table is one network at one input size and batch. PyTorch's processes stay alive and wait while another
+one runs; Paceline is a new process each round. In a round all of them time the same number of steps, so what slows the
 machine for a while slows all of them, and the ratio is taken round by round.
+
+With `--precision bf16`, PyTorch runs in fp32 and with autocast to bf16, and Paceline in fp32 and in bf16; the ratio is
+that of Paceline's bf16 to whatever is PyTorch's best. `--modes eager,compile` adds torch.compile to each of PyTorch's.
+Only those that reach 85 % of the best in one round before the others go on to the rounds that count.
 """
 
 import argparse
 import json
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -35,16 +38,23 @@ class Failure(Exception):
 
 
 class Torch:
-    """A torch_train.py that waits for rounds."""
+    """A torch_train.py that waits for rounds. It compiles and warms up on any core, beside others, and is then kept on its own."""
 
-    def __init__(self, row, layout, options):
+    def __init__(self, row, variant, options):
         network, size, batch = row
-        command = pin(options) + [sys.executable, str(PEERS / "torch_train.py"), network, "--serve", "--flush-denormals"]
+        layout, precision, mode = variant
+        command = [sys.executable, str(PEERS / "torch_train.py"), network, "--serve", "--flush-denormals"]
         command += ["--input", size, "--batch", str(batch), "--threads", str(options.threads), "--layout", layout]
+        command += ["--precision", precision] + (["--compile"] if mode == "compile" else [])
         self.command = " ".join(command)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.cores = cores(options)
+
+    def wait(self):
         if self.read() != "ready":
             raise Failure(f"PyTorch did not get ready: {self.command}")
+        for thread in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), self.cores)
 
     def read(self):
         line = self.process.stdout.readline()
@@ -62,14 +72,18 @@ class Torch:
         self.process.wait()
 
 
-def run_paceline(row, options, steps):
+def run_paceline(row, options, precision, steps):
     """One `paceline bench`; its report's only case."""
     network, size, batch = row
     with tempfile.TemporaryDirectory() as folder:
-        command = pin(options) + [str(options.paceline), "bench", network, "--workers", "1"]
+        command = [str(options.paceline), "bench", network, "--workers", "1"]
         command += ["--threads", str(options.threads), "--batch", str(batch), "--input", size, "--classes", "10"]
+        command += ["--precision", precision]
+        if options.instructions and precision == "bf16":
+            command += ["--instructions", options.instructions]
         command += ["--steps", str(steps + PACELINE_WARMUP), "--out", os.path.join(folder, "study"), "--fresh", "--json"]
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pin = lambda: os.sched_setaffinity(0, cores(options))
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=pin)
     if result.returncode != 0:
         raise Failure(f"{' '.join(command)} ended with status {result.returncode}:\n{result.stderr.strip()}")
     case = json.loads(result.stdout)["cases"][0]
@@ -80,24 +94,32 @@ def run_paceline(row, options, steps):
     }
 
 
-def pin(options):
-    """What keeps a process on its cores: the first ones, as many as it has threads."""
-    if not shutil.which("taskset"):
-        return []
-    last = options.core + options.threads - 1
-    return ["taskset", "-c", f"{options.core}-{last}"]
+def cores(options):
+    """What all of them run on: as many as they have threads."""
+    return set(range(options.core, options.core + options.threads))
 
 
 def measure(row, options):
     """All rounds of a row: for each contender, what it reported, round by round."""
     contenders = {}
-    torches = []
+    torches = {}
     try:
-        for layout in ("nchw", "nhwc"):
-            torches.append(Torch(row, layout, options))
-            contenders[layout] = torches[-1].run
+        progress(f"{row[0]} {row[1]}: PyTorch gets ready")
+        for variant in variants(options):
+            torches[name_of(variant)] = Torch(row, variant, options)
+        for torch in torches.values():
+            torch.wait()
+        contenders.update({name: torch.run for name, torch in torches.items()})
+        if len(torches) > 2:
+            progress(f"{row[0]} {row[1]}: which of PyTorch's are worth the rounds")
+            speed = {name: run(2)["images_per_s"] for name, run in contenders.items()}
+            for name in [name for name in speed if speed[name] < 0.85 * max(speed.values())]:
+                contenders.pop(name)
+                torches.pop(name).close()
+        if options.paceline and options.precision == "bf16":
+            contenders["paceline fp32"] = lambda steps: run_paceline(row, options, "fp32", steps)
         if options.paceline:
-            contenders["paceline"] = lambda steps: run_paceline(row, options, steps)
+            contenders["paceline"] = lambda steps: run_paceline(row, options, options.precision, steps)
         rounds = {name: [] for name in contenders}
         names = list(contenders)
         for number in range(options.rounds):
@@ -107,9 +129,20 @@ def measure(row, options):
             names = names[1:] + names[:1]  # another one goes first in the next round
     finally:
         progress("")
-        for torch in torches:
+        for torch in torches.values():
             torch.close()
     return rounds
+
+
+def variants(options):
+    """PyTorch's contenders: layout, precision, mode."""
+    precisions = ["fp32"] if options.precision == "fp32" else ["fp32", "bf16"]
+    return [(layout, p, mode) for mode in options.modes for p in precisions for layout in ("nchw", "nhwc")]
+
+
+def name_of(variant):
+    layout, precision, mode = variant
+    return layout + (f" {precision}" if precision != "fp32" else "") + (f" {mode}" if mode != "eager" else "")
 
 
 def progress(text):
@@ -121,7 +154,7 @@ def summarise(row, rounds):
     """A row's numbers: medians over rounds, and the ratio to PyTorch's better layout with its extremes."""
     speed = {name: statistics.median(r["images_per_s"] for r in results) for name, results in rounds.items()}
     memory = {name: max(r["peak_memory_bytes"] for r in results) for name, results in rounds.items()}
-    better = max(("nchw", "nhwc"), key=speed.get)
+    better = max((name for name in rounds if not name.startswith("paceline")), key=speed.get)
     summary = {
         "network": row[0],
         "input": row[1],
@@ -139,10 +172,41 @@ def summarise(row, rounds):
         summary["ratio"] = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
         summary["memory_ratio"] = memory["paceline"] / memory[better]
         summary["init_s"] = statistics.median(r["init_s"] for r in rounds["paceline"])
+    if "paceline fp32" in rounds:
+        pairs = zip(rounds["paceline"], rounds["paceline fp32"])
+        ratios = [ours["images_per_s"] / before["images_per_s"] for ours, before in pairs]
+        summary["ratio_to_fp32"] = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
     return summary
 
 
+def render_bf16(summaries, options):
+    heads = ["network", "input", "batch", "torch's best", "images/s", "paceline fp32", "bf16", "to torch", "to fp32", "torch MB", "fp32 MB", "bf16 MB"]
+    lines = [heads]
+    for s in summaries:
+        speed, memory, better = s["images_per_s"], s["peak_memory_bytes"], s["better"]
+        line = [s["network"], s["input"], str(s["batch"]), better, f"{speed[better]:.1f}"]
+        span = lambda ratio: f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
+        if "ratio" in s:
+            line += [f"{speed['paceline fp32']:.1f}", f"{speed['paceline']:.1f}", span(s["ratio"]), span(s["ratio_to_fp32"])]
+            line += [f"{memory[name] / 1e6:.0f}" for name in (better, "paceline fp32", "paceline")]
+        lines.append(line + ["-"] * (len(heads) - len(line)))
+    text = [", ".join(f"{name} {speed:.1f}" for name, speed in s["images_per_s"].items()) for s in summaries]
+    return "\n".join(align(lines, 2) + ["", "all that went on to the rounds:"] + text + [
+        "", f"images/s, median of {options.rounds} rounds of {options.steps} steps, {options.threads} thread(s), PyTorch "
+        f"{summaries[0]['torch']}; ratios round by round. MB: peak resident.",
+    ])
+
+
+def align(lines, left):
+    """Columns of equal width; the first ones lean left."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    cells = lambda line: [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
+    return ["  ".join(cells(line)) for line in lines]
+
+
 def render(summaries, options):
+    if options.precision == "bf16":
+        return render_bf16(summaries, options)
     heads = ["network", "input", "batch", "torch nchw", "torch nhwc", "paceline", "ratio", "min to max"]
     heads += ["torch MB", "(library)", "paceline MB", "MB ratio", "start s"]
     lines = [heads]
@@ -158,11 +222,7 @@ def render(summaries, options):
         else:
             line += ["-"] * 3 + theirs + ["-"] * 3
         lines.append(line)
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    text = []
-    for line in lines:
-        cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
-        text.append("  ".join(cells))
+    text = align(lines, 2)
     text.append("")
     text.append(
         f"images/s, median of {options.rounds} rounds of {options.steps} steps, {options.threads} thread(s), PyTorch "
@@ -184,6 +244,9 @@ def parse_args():
     parser.add_argument(
         "--networks", default=",".join(names), metavar="A,B", help=f"rows, by network or network@input ({', '.join(names)})"
     )
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of Paceline (fp32)")
+    parser.add_argument("--modes", default="eager", metavar="A,B", help="of PyTorch: eager, compile (eager)")
+    parser.add_argument("--instructions", metavar="SET", help="instruction set of Paceline's bf16 (the best)")
     parser.add_argument("--rounds", type=positive, default=5, help="rounds a row (5)")
     parser.add_argument("--steps", type=positive, default=8, help="timed steps a round (8)")
     parser.add_argument("--threads", type=positive, default=1, help="threads of each (1)")
@@ -194,6 +257,10 @@ def parse_args():
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all numbers here")
     options = parser.parse_args()
 
+    options.modes = options.modes.split(",")
+    for mode in options.modes:
+        if mode not in ("eager", "compile"):
+            parser.error(f"unknown mode '{mode}'; there are eager and compile")
     wanted = options.networks.split(",")
     for name in wanted:
         if not any(name in (network, f"{network}@{size}") for network, size, _ in ROWS):

@@ -195,6 +195,7 @@ def about(args):
         "network": args.network,
         "input": "x".join(map(str, args.input)),
         "layout": args.layout,
+        "precision": args.precision,
         "workers": args.workers,
         "batch": args.batch,
         "classes": args.classes,
@@ -253,6 +254,8 @@ def parse_args():
     parser.add_argument("--input", type=size, default=(32, 32), metavar="HxW", help="image size (32x32)")
     parser.add_argument("--classes", type=positive, default=10)
     parser.add_argument("--layout", choices=["nchw", "nhwc"], default="nhwc", help="nhwc is PyTorch's channels_last (nhwc)")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 is autocast to bfloat16 (fp32)")
+    parser.set_defaults(compile=False)  # which torch_train.py's step also knows
     parser.add_argument("--steps", type=positive, default=10, help="timed steps (10)")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them (2)")
     parser.add_argument("--optimizer", choices=["fused", "foreach", "loop"], default="fused", help="form of SGD's update")

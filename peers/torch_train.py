@@ -178,12 +178,16 @@ class Training:
         images = torch.randn(args.batch, 3, height, width)
         self.images = images.contiguous(memory_format=memory_format)
         self.labels = torch.randint(args.classes, (args.batch,))
+        self.autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16")
         options = {args.optimizer: True} if args.optimizer != "loop" else {"foreach": False}
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, **options)
+        if args.compile:
+            self.model = torch.compile(self.model)
 
     def step(self):
         self.optimizer.zero_grad()
-        loss = F.cross_entropy(self.model(self.images), self.labels)
+        with self.autocast:
+            loss = F.cross_entropy(self.model(self.images), self.labels)
         loss.backward()
         self.optimizer.step()
         return loss.item()
@@ -203,6 +207,8 @@ def report(args, training, seconds, loss, extra):
         "network": args.network,
         "input": "x".join(map(str, args.input)),
         "layout": args.layout,
+        "precision": args.precision,
+        "compiled": args.compile,
         "batch": args.batch,
         "threads": args.threads,
         "classes": args.classes,
@@ -240,6 +246,8 @@ def parse_args():
     parser.add_argument("--classes", type=positive, default=10)
     parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument("--layout", choices=["nchw", "nhwc"], default="nchw", help="nhwc is PyTorch's channels_last")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 is autocast to bfloat16")
+    parser.add_argument("--compile", action="store_true", help="run the network through torch.compile")
     parser.add_argument("--steps", type=positive, default=10, help="timed steps (10)")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them (2)")
     parser.add_argument("--optimizer", choices=["fused", "foreach", "loop"], default="fused", help="form of SGD's update")

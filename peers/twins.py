@@ -64,8 +64,8 @@ def layer_names(network):
 class Plain:
     """A network of plain PyTorch. Pictures are [n][c][h][w]."""
 
-    def __init__(self, network, size=(SIDE, SIDE)):
-        if network == "vgg_19" and size != (SIDE, SIDE):  # its flattened map would be in another order
+    def __init__(self, network, size=(SIDE, SIDE), any_size=False):
+        if network == "vgg_19" and size != (SIDE, SIDE) and not any_size:  # its flattened map would be in another order
             raise Failure("vgg_19 is compared at 32x32 alone")
         build = {**torch_train.NETWORKS, "image_compression": image_compression}[network]
         self.model = build(*size, CLASSES)
