@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 ADAPTERS = os.path.dirname(os.path.abspath(__file__))
 EXAMPLE = os.path.join(os.path.dirname(ADAPTERS), "examples", "pytorch_ddp.py")
@@ -61,6 +63,33 @@ def check_case(name, case):
         check(f"{name}: exchanges were under way", case["comm_busy_s"] > 0, f"{case['comm_busy_s']:.3f} s, overlap {case['overlap']:.2f}")
 
 
+def classes(tests):
+    """The names of the classes that have these tests, each once, in their order."""
+    if isinstance(tests, unittest.TestSuite):
+        return list(dict.fromkeys(name for each in tests for name in classes(each)))
+    return [tests.id().rpartition(".")[0]]
+
+
+def check_tests():
+    """The package's tests, two classes at a time: much of what they do is wait for PyTorch to start."""
+    folder = os.path.join(ADAPTERS, "python", "tests")
+    command = [sys.executable, "-m", "unittest", "-q"]
+
+    def run_class(name):
+        return subprocess.run([*command, name], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    count = 0
+    with ThreadPoolExecutor(2) as pool:
+        names = classes(unittest.defaultTestLoader.discover(folder))
+        for name, done in zip(names, pool.map(run_class, names)):
+            if done.returncode != 0:
+                print(done.stdout)
+            ran = re.search(r"^Ran (\d+) test", done.stdout, re.MULTILINE)
+            count += int(ran[1]) if ran else 0
+            check(f"tests of {name}", done.returncode == 0 and ran, ran and ran[0])
+    check("tests were found", count > 0, count)
+
+
 def check_example(paceline, folder):
     """The unmodified example with one worker and with two, in one study."""
     run(paceline, "run", "--json", "--out", folder, "--workers-sweep", "1,2", "--", *TORCHRUN)
@@ -109,10 +138,7 @@ def check_failure(paceline, folder):
 
 def main():
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    tests = unittest.defaultTestLoader.discover(os.path.join(ADAPTERS, "python", "tests"))
-    outcome = unittest.TextTestRunner(verbosity=0).run(tests)
-    bad = len(outcome.failures) + len(outcome.errors)
-    check("tests", bad == 0 and outcome.testsRun > 0, f"{outcome.testsRun} run, {bad} failed")
+    check_tests()
     with tempfile.TemporaryDirectory() as scratch:
         check_example(sys.argv[1], os.path.join(scratch, "example"))
         check_sleeper(sys.argv[1], os.path.join(scratch, "sleeper"))

@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from leaving import leave
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--hook", choices=["early", "late"])
@@ -59,15 +60,13 @@ def train(views=False):
 def forked(rank, world):
     dist.init_process_group("gloo", init_method=f"file://{os.path.abspath('meeting')}", rank=rank, world_size=world)
     train()
-    dist.destroy_process_group()
+    leave()
 
 if args.fork:
     if os.path.exists("meeting"):
         os.remove("meeting")
-    import torch._dynamo  # once for all ranks: the first optimizer does it
-
     mp.start_processes(forked, (args.fork,), args.fork, start_method="fork")
 else:
     dist.init_process_group("gloo")
     train()
-    dist.destroy_process_group()
+    leave()

@@ -7,6 +7,7 @@ import lightning
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from leaving import leave
 from weights import tell
 
 
@@ -44,3 +45,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    leave()

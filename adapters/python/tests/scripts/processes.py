@@ -9,6 +9,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
+from leaving import leave
 
 
 def train(workers=0, wrap=lambda model: model):
@@ -24,14 +25,12 @@ def train(workers=0, wrap=lambda model: model):
 def rank(number, world, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=number, world_size=world)
     train(wrap=DistributedDataParallel)
-    dist.destroy_process_group()
+    leave()
 
 
 def main():
     how = sys.argv[1]
     if how in ("spawn", "fork"):
-        import torch._dynamo  # once for all that are forked: the first optimizer does it
-
         mp.start_processes(rank, (2, os.path.abspath("meeting")), 2, start_method=how)
     elif how == "workers":
         train(workers=2)

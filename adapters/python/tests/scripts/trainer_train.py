@@ -6,6 +6,7 @@ import sys
 import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
+from leaving import leave
 from weights import tell
 
 
@@ -38,3 +39,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    leave()
