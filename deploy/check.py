@@ -1,4 +1,4 @@
-"""Checks the manifests of deploy/kubernetes: `deploy/check` runs it."""
+"""Checks the manifests of deploy/kubernetes, and what is sent to build the images: `deploy/check` runs it."""
 
 import copy
 import pathlib
@@ -8,7 +8,8 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "kubernetes"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "deploy/kubernetes"
 OLDEST = (1, 29)  # before it, a Job's rules for failures and for replacements were not what they are
 
 # What the MPI operator's API has at the top, by its own definition of v2beta1 (release 0.8.0). Templates of pods are Kubernetes' own, and are
@@ -62,7 +63,7 @@ VERSIONS = list(dict.fromkeys(".".join(version.split(".")[:2]) for version in VE
 
 
 class Wrong(Exception):
-    """What a manifest has wrong."""
+    """What a file has wrong."""
 
 
 def check(manifest, version):
@@ -79,8 +80,51 @@ def check(manifest, version):
         raise Wrong(f"{'.'.join(map(str, error.absolute_path))}: {error.message}") from None
 
 
-def check_meaning(manifest):
+def templates(manifest):
+    """Those of the pods that a manifest makes."""
+    if manifest["kind"] == "MPIJob":
+        return [replica["template"] for replica in manifest["spec"]["mpiReplicaSpecs"].values()]
+    return [manifest["spec"]["template"]] if manifest["kind"] == "Job" else []
+
+
+def name_of(labels):
+    return labels.get("app.kubernetes.io/name")
+
+
+def check_pods(template, guarded):
+    """That pods may do no more than they must."""
+    pods = template["spec"]
+    if name_of(template.get("metadata", {}).get("labels", {})) not in guarded:
+        raise Wrong("no network policy selects the pods")
+    if pods.get("automountServiceAccountToken") is not False:
+        raise Wrong("pods get the token of a service account")
+    if pods.get("securityContext", {}).get("seccompProfile") != {"type": "RuntimeDefault"}:
+        raise Wrong("pods have no seccomp profile")
+    if not all(container.get("securityContext", {}).get("readOnlyRootFilesystem") for container in pods["containers"]):
+        raise Wrong("pods can write to their root")
+
+
+def check_context():
+    """What is sent to build the images: what cargo needs, and neither what it has built nor the history."""
+    path = ROOT / ".dockerignore"
+    if not path.exists():
+        raise Wrong("it is missing: all that lies in the checkout would be sent")
+    rules = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    through = [pathlib.Path(rule[1:]) for rule in rules if rule.startswith("!")]
+    if rules[:1] != ["*"] or any(each.parts[0] in ("target", ".git", "*", "**") for each in through):
+        raise Wrong("it lets target or .git through")
+    for each in through:
+        if not (ROOT / each).exists():
+            raise Wrong(f"{each} is not there")
+    for link in filter(pathlib.Path.is_symlink, (ROOT / "crates").glob("*/*")):
+        if not any(link.resolve().is_relative_to(ROOT / each) for each in through):
+            raise Wrong(f"{link.relative_to(ROOT)} leads to what is not let through")
+
+
+def check_meaning(manifest, guarded):
     """What a schema cannot know."""
+    for template in templates(manifest):
+        check_pods(template, guarded)
     if manifest["kind"] == "MPIJob":
         replicas = manifest["spec"]["mpiReplicaSpecs"]
         script = replicas["Launcher"]["template"]["spec"]["containers"][0]["args"][0]
@@ -116,31 +160,47 @@ def disagree(manifest):
     manifest["spec"]["completions"] = 2
 
 
+def expose(manifest):
+    manifest["spec"]["template"]["metadata"]["labels"] = {"app.kubernetes.io/name": "another"}
+
+
+def loosen(manifest):
+    del manifest["spec"]["template"]["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
+
+
 def main():
     wrong = 0
     files = {path: list(yaml.safe_load_all(path.read_text())) for path in sorted(FOLDER.glob("*.yaml"))}
+    policies = [each for manifests in files.values() for each in manifests if each["kind"] == "NetworkPolicy"]
+    guarded = {policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for policy in policies}
     for path, manifests in files.items():
         for manifest in manifests:
             try:
                 for version in VERSIONS:
                     check(manifest, version)
-                check_meaning(manifest)
+                check_meaning(manifest, guarded)
                 name = f"{manifest['kind']} {manifest['metadata']['name']}"
                 print(f"{path.name}: {name}: valid, Kubernetes {VERSIONS[0]} to {VERSIONS[-1]} ({len(VERSIONS)} versions)")
             except Wrong as error:
                 wrong += 1
                 print(f"{path.name}: {manifest['kind']}: {error}")
     job = next(each for each in files[FOLDER / "static.yaml"] if each["kind"] == "Job")
-    for spoil in (misspell, mistype, misplace, disagree):
+    for spoil in (misspell, mistype, misplace, disagree, expose, loosen):
         spoilt = copy.deepcopy(job)
         spoil(spoilt)
         try:
             check(spoilt, VERSIONS[-1])
-            check_meaning(spoilt)
+            check_meaning(spoilt, guarded)
             wrong += 1
             print(f"a manifest that was spoilt ({spoil.__name__}) was taken for valid")
         except Wrong:
             pass
+    try:
+        check_context()
+        print(".dockerignore: lets through what cargo needs")
+    except Wrong as error:
+        wrong += 1
+        print(f".dockerignore: {error}")
     if not files or wrong:
         sys.exit(f"{wrong} wrong")
 

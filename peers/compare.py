@@ -7,13 +7,16 @@ machine for a while slows all of them, and the ratio is taken round by round.
 
 With `--precision bf16`, PyTorch runs in fp32 and with autocast to bf16, and Paceline in fp32 and in bf16; the ratio is
 that of Paceline's bf16 to whatever is PyTorch's best. `--modes eager,compile` adds torch.compile to each of PyTorch's.
-Only those that reach 85 % of the best in one round before the others go on to the rounds that count.
+Only those that reach 85 % of the best in one round before the others go on to the rounds that count. One that dies, of an
+instruction that is illegal here or for want of a compiler, is left out, and a line under the table says so.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,6 +40,10 @@ class Failure(Exception):
     pass
 
 
+class Ended(Exception):
+    """One of PyTorch's processes is of no more use; says why."""
+
+
 class Torch:
     """A torch_train.py that waits for rounds. It compiles and warms up on any core, beside others, and is then kept on its own."""
 
@@ -52,23 +59,26 @@ class Torch:
 
     def wait(self):
         if self.read() != "ready":
-            raise Failure(f"PyTorch did not get ready: {self.command}")
+            raise Ended("did not get ready")
         for thread in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), self.cores)
 
     def read(self):
         line = self.process.stdout.readline()
         if not line:
-            raise Failure(f"PyTorch ended early with status {self.process.wait()}: {self.command}")
+            status = self.process.wait()
+            raise Ended(f"ended with {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}")
         return line.strip()
 
     def run(self, steps):
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # reading tells how it ended
+            self.process.stdin.write(f"{steps}\n")
+            self.process.stdin.flush()
         return json.loads(self.read())
 
     def close(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
 
@@ -100,22 +110,36 @@ def cores(options):
 
 
 def measure(row, options):
-    """All rounds of a row: for each contender, what it reported, round by round."""
-    contenders = {}
+    """All rounds of a row: for each contender, what it reported, round by round; and how each that was left out ended."""
+    where = f"{row[0]} {row[1]}"
     torches = {}
+    ended = {}
+
+    def attempt(name, act, *arguments):
+        """What a contender gives; `None` if it is one of PyTorch's and ended, which leaves it out from now on."""
+        try:
+            return act(*arguments)
+        except Ended as end:
+            progress("")
+            print(f"compare: {where}: {name} {end}: {torches[name].command}", file=sys.stderr)
+            torches.pop(name).close()
+            ended[name] = str(end)
+        if not torches:
+            raise Failure(f"{where}: none of PyTorch's is left: " + ", ".join(f"{name} {how}" for name, how in ended.items()))
+
     try:
-        progress(f"{row[0]} {row[1]}: PyTorch gets ready")
+        progress(f"{where}: PyTorch gets ready")
         for variant in variants(options):
             torches[name_of(variant)] = Torch(row, variant, options)
-        for torch in torches.values():
-            torch.wait()
-        contenders.update({name: torch.run for name, torch in torches.items()})
+        for name, torch in list(torches.items()):
+            attempt(name, torch.wait)
         if len(torches) > 2:
-            progress(f"{row[0]} {row[1]}: which of PyTorch's are worth the rounds")
-            speed = {name: run(2)["images_per_s"] for name, run in contenders.items()}
+            progress(f"{where}: which of PyTorch's are worth the rounds")
+            first = {name: attempt(name, torch.run, 2) for name, torch in list(torches.items())}
+            speed = {name: result["images_per_s"] for name, result in first.items() if result}
             for name in [name for name in speed if speed[name] < 0.85 * max(speed.values())]:
-                contenders.pop(name)
                 torches.pop(name).close()
+        contenders = {name: torch.run for name, torch in torches.items()}
         if options.paceline and options.precision == "bf16":
             contenders["paceline fp32"] = lambda steps: run_paceline(row, options, "fp32", steps)
         if options.paceline:
@@ -124,14 +148,15 @@ def measure(row, options):
         names = list(contenders)
         for number in range(options.rounds):
             for name in names:
-                progress(f"{row[0]} {row[1]}: round {number + 1} of {options.rounds}, {name}")
-                rounds[name].append(contenders[name](options.steps))
+                if name not in ended:
+                    progress(f"{where}: round {number + 1} of {options.rounds}, {name}")
+                    rounds[name].append(attempt(name, contenders[name], options.steps))
             names = names[1:] + names[:1]  # another one goes first in the next round
     finally:
         progress("")
         for torch in torches.values():
             torch.close()
-    return rounds
+    return {name: results for name, results in rounds.items() if name not in ended}, ended
 
 
 def variants(options):
@@ -150,8 +175,8 @@ def progress(text):
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def summarise(row, rounds):
-    """A row's numbers: medians over rounds, and the ratio to PyTorch's better layout with its extremes."""
+def summarise(row, rounds, ended):
+    """A row's numbers: medians over rounds, and the ratio to PyTorch's best with its extremes."""
     speed = {name: statistics.median(r["images_per_s"] for r in results) for name, results in rounds.items()}
     memory = {name: max(r["peak_memory_bytes"] for r in results) for name, results in rounds.items()}
     better = max((name for name in rounds if not name.startswith("paceline")), key=speed.get)
@@ -165,6 +190,7 @@ def summarise(row, rounds):
         "torch_import_memory_bytes": rounds[better][0]["import_memory_bytes"],
         "torch": rounds[better][0]["torch"],
         "params": rounds[better][0]["params"],
+        "ended": ended,
         "rounds": rounds,
     }
     if "paceline" in rounds:
@@ -179,20 +205,29 @@ def summarise(row, rounds):
     return summary
 
 
-def render_bf16(summaries, options):
-    heads = ["network", "input", "batch", "torch's best", "images/s", "paceline fp32", "bf16", "to torch", "to fp32", "torch MB", "fp32 MB", "bf16 MB"]
-    lines = [heads]
+def describe(summary):
+    """A row in one line: all that took part in its rounds."""
+    speeds = ", ".join(f"{name} {speed:.1f}" for name, speed in summary["images_per_s"].items())
+    return f"{summary['network']} {summary['input']}: {speeds} images/s"
+
+
+def render_best(summaries, options):
+    """The best of PyTorch's beside ours."""
+    mb = lambda count: f"{count / 1e6:.0f}"
+    span = lambda ratio: f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
+    ours = {"paceline fp32": "paceline fp32", "paceline": f"paceline {options.precision}"}
+    ours = {name: head for name, head in ours.items() if name in summaries[0]["rounds"]}
+    ratios = {"ratio": "to torch", "ratio_to_fp32": "to fp32"}
+    ratios = {name: head for name, head in ratios.items() if name in summaries[0]}
+    heads = ["network", "input", "batch", "torch's best", "images/s", *ours.values(), *ratios.values()]
+    lines = [heads + ["torch MB"] + [f"{head} MB" for head in ours.values()]]
     for s in summaries:
-        speed, memory, better = s["images_per_s"], s["peak_memory_bytes"], s["better"]
-        line = [s["network"], s["input"], str(s["batch"]), better, f"{speed[better]:.1f}"]
-        span = lambda ratio: f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
-        if "ratio" in s:
-            line += [f"{speed['paceline fp32']:.1f}", f"{speed['paceline']:.1f}", span(s["ratio"]), span(s["ratio_to_fp32"])]
-            line += [f"{memory[name] / 1e6:.0f}" for name in (better, "paceline fp32", "paceline")]
-        lines.append(line + ["-"] * (len(heads) - len(line)))
-    text = [", ".join(f"{name} {speed:.1f}" for name, speed in s["images_per_s"].items()) for s in summaries]
-    return "\n".join(align(lines, 2) + ["", "all that went on to the rounds:"] + text + [
-        "", f"images/s, median of {options.rounds} rounds of {options.steps} steps, {options.threads} thread(s), PyTorch "
+        shown = [s["better"], *ours]
+        line = [s["network"], s["input"], str(s["batch"]), s["better"], *(f"{s['images_per_s'][name]:.1f}" for name in shown)]
+        lines.append(line + [span(s[name]) for name in ratios] + [mb(s["peak_memory_bytes"][name]) for name in shown])
+    lost = [f"{s['network']} {s['input']}: {name} {how}" for s in summaries for name, how in s["ended"].items()]
+    return "\n".join(align(lines, 2) + ["", *(f"left out: {line}" for line in lost)] + [
+        f"images/s, median of {options.rounds} rounds of {options.steps} steps, {options.threads} thread(s), PyTorch "
         f"{summaries[0]['torch']}; ratios round by round. MB: peak resident.",
     ])
 
@@ -205,8 +240,8 @@ def align(lines, left):
 
 
 def render(summaries, options):
-    if options.precision == "bf16":
-        return render_bf16(summaries, options)
+    if options.precision == "bf16" or options.modes != ["eager"] or any(s["ended"] for s in summaries):
+        return render_best(summaries, options)
     heads = ["network", "input", "batch", "torch nchw", "torch nhwc", "paceline", "ratio", "min to max"]
     heads += ["torch MB", "(library)", "paceline MB", "MB ratio", "start s"]
     lines = [heads]
@@ -273,13 +308,18 @@ def parse_args():
 
 def main():
     options = parse_args()
+    summaries = []
     try:
-        summaries = [summarise(row, measure(row, options)) for row in options.rows]
+        for row in options.rows:
+            summaries.append(summarise(row, *measure(row, options)))
+            if options.json:
+                options.json.write_text(json.dumps(summaries, indent=1) + "\n")
+            print(describe(summaries[-1]), flush=True)
     except Failure as failure:
         sys.exit(f"compare: {failure}")
-    print(render(summaries, options))
-    if options.json:
-        options.json.write_text(json.dumps(summaries, indent=1) + "\n")
+    finally:  # a table of what there is, however it ends
+        if summaries:
+            print("\n" + render(summaries, options))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,10 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 pub use self::registry::{FirstNote, HostNote, Look, Registry};
 use crate::CommError;
 
-/// How long etcd may take to answer.
+/// How long etcd may take to answer; and where another of its members can be asked instead: all leases of a job would run out while
+/// every host waited for the same one.
 const ANSWER: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_millis(600);
 
 /// The longest answer that is read.
 const LONGEST: u64 = 4 << 20;
@@ -64,6 +66,8 @@ impl std::fmt::Debug for Login {
 pub(crate) struct Etcd {
     access: Access,
     agent: Agent,
+    /// How long an answer may take.
+    limit: Duration,
     /// The address that is asked.
     next: usize,
     token: Option<String>,
@@ -103,19 +107,27 @@ pub fn version(access: Access) -> Result<(String, String), CommError> {
     Ok((version?, etcd.at().to_owned()))
 }
 
-/// Why there is no answer.
-fn describe(error: &ureq::Error) -> String {
-    match error {
-        ureq::Error::Timeout(_) => format!("not within {} s", ANSWER.as_secs()),
-        error => error.to_string(),
+/// What etcd says where it refuses something: a number, and why. Up to 3.5 it is `{"error": "why", "code": 7}`, since 3.6
+/// `{"message": "why", "code": 7}`; in a stream either is the value of `error`, and the number may be `grpc_code`.
+fn refusal(status: u16, answer: &Value) -> Option<(u64, String)> {
+    let error = &answer["error"];
+    let codes = [&answer["code"], &error["code"], &error["grpc_code"]];
+    if (200..300).contains(&status) && error.is_null() && answer["code"].is_null() {
+        return None;
     }
+    let words = [error, &error["message"], &answer["message"]];
+    let why =
+        words.into_iter().find_map(Value::as_str).map_or_else(|| format!("HTTP status {status}"), Into::into);
+    let unnamed = if status >= 500 { PASSING[2] } else { 0 };
+    Some((codes.into_iter().find(|code| !code.is_null()).map_or(unnamed, number), why))
 }
 
 impl Etcd {
     /// Reads the files; nothing is asked yet.
     pub fn new(access: Access) -> Result<Self, CommError> {
+        let limit = if access.at.len() > 1 { SOON } else { ANSWER };
         let config = Agent::config_builder()
-            .timeout_global(Some(ANSWER))
+            .timeout_global(Some(limit))
             .http_status_as_error(false)
             .proxy(None)
             .max_redirects(0);
@@ -123,7 +135,15 @@ impl Etcd {
             Some(tls) => config.tls_config(tls).build(),
             None => config.build(),
         };
-        Ok(Self { access, agent: agent.into(), next: 0, token: None })
+        Ok(Self { access, agent: agent.into(), limit, next: 0, token: None })
+    }
+
+    /// Why there is no answer.
+    fn describe(&self, error: &ureq::Error) -> String {
+        match error {
+            ureq::Error::Timeout(_) => format!("not within {} s", self.limit.as_secs_f64()),
+            error => error.to_string(),
+        }
     }
 
     fn version(&self) -> Result<String, CommError> {
@@ -131,7 +151,7 @@ impl Etcd {
         let answer = self.agent.get(self.address("version")).call();
         let text =
             answer.and_then(|mut answer| answer.body_mut().with_config().limit(LONGEST).read_to_string());
-        let text = text.map_err(|error| unanswered(describe(&error)))?;
+        let text = text.map_err(|error| unanswered(self.describe(&error)))?;
         let told: Value = serde_json::from_str(&text).unwrap_or_default();
         told["etcdserver"].as_str().map(Into::into).ok_or_else(|| unanswered("it is no etcd".into()))
     }
@@ -150,11 +170,11 @@ impl Etcd {
         if self.token.is_none() && self.access.login.is_some() {
             self.log_in()?;
         }
-        let answer = self.post(path, body)?;
-        if OLD_TOKEN.contains(&number(&answer["code"])) && self.access.login.is_some() {
+        let mut answer = self.post(path, body)?;
+        let is_old = matches!(&answer, Err((code, _)) if OLD_TOKEN.contains(code));
+        if is_old && self.access.login.is_some() {
             self.log_in()?;
-            let again = self.post(path, body)?;
-            return self.accept(again);
+            answer = self.post(path, body)?;
         }
         self.accept(answer)
     }
@@ -168,7 +188,8 @@ impl Etcd {
         Ok(())
     }
 
-    fn post(&mut self, path: &str, body: &Value) -> Result<Value, CommError> {
+    /// Sends something; what etcd answers, or what it refuses with.
+    fn post(&mut self, path: &str, body: &Value) -> Result<Result<Value, (u64, String)>, CommError> {
         let mut request = self.agent.post(self.address(&format!("v3/{path}")));
         if let Some(token) = &self.token {
             request = request.header("Authorization", token);
@@ -182,7 +203,9 @@ impl Etcd {
         let answer = match answer {
             Ok((status, text)) => {
                 let first = text.lines().next().unwrap_or_default();
-                serde_json::from_str::<Value>(first).map_err(|_| match status {
+                let read = serde_json::from_str::<Value>(first);
+                let read = read.map(|answer| refusal(status, &answer).map_or(Ok(answer), Err));
+                read.map_err(|_| match status {
                     404 => CommError::EtcdRefused {
                         at,
                         why: "it has no JSON gateway at /v3, or is older than 3.4".into(),
@@ -197,7 +220,7 @@ impl Etcd {
             Err(ureq::Error::Io(error)) if error.kind() == ErrorKind::InvalidData => {
                 Err(CommError::EtcdRefused { at, why: format!("no connection with TLS ({error})") })
             }
-            Err(error) => Err(CommError::NoEtcd { at, why: describe(&error) }),
+            Err(error) => Err(CommError::NoEtcd { at, why: self.describe(&error) }),
         };
         if answer.is_err() {
             self.next += 1;
@@ -206,12 +229,14 @@ impl Etcd {
     }
 
     /// An answer that is no refusal.
-    fn accept(&mut self, answer: Value) -> Result<Value, CommError> {
-        let Some(error) = answer.get("error") else { return Ok(answer) };
-        let why = error.as_str().or(error["message"].as_str()).unwrap_or("for no reason that it gives");
-        let (at, why) = (self.at().to_owned(), why.to_owned());
+    fn accept(&mut self, answer: Result<Value, (u64, String)>) -> Result<Value, CommError> {
+        let (code, why) = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(refusal) => refusal,
+        };
+        let at = self.at().to_owned();
         self.next += 1;
-        Err(match PASSING.contains(&number(&answer["code"])) {
+        Err(match PASSING.contains(&code) {
             true => CommError::NoEtcd { at, why },
             false => CommError::EtcdRefused { at, why },
         })

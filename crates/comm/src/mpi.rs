@@ -158,6 +158,11 @@ impl Mpi {
         self.world
     }
 
+    /// There is something to do together again.
+    pub fn set_under_way(&self) {
+        self.is_over.store(false, Ordering::Relaxed);
+    }
+
     /// What there was to do together is done, well or not: all others are about to leave, and are waited for.
     pub fn set_over(&self) {
         self.is_over.store(true, Ordering::Relaxed);

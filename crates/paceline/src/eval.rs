@@ -88,6 +88,8 @@ pub fn run(options: &Options) -> Result<()> {
     let trained = job.map(|job| job.precision).filter(|precision| is_own || *precision == Precision::Bf16);
     let precision = options.precision.or(trained).unwrap_or(Precision::Fp32);
     let is_same = is_own && job.is_some_and(|job| job.precision == precision);
+    let on_cpu = options.engine == "cpu";
+    let recorded = numerics.as_ref().filter(|_| is_own && on_cpu).and_then(|own| own.instruction_set.clone());
     let question = Question {
         path: &options.path,
         weights,
@@ -99,7 +101,7 @@ pub fn run(options: &Options) -> Result<()> {
         layout: options.layout.or(job.map(|job| job.layout)).unwrap_or(Layout::Nhwc),
         precision,
         // What a GPU has measured holds for the batch of the training.
-        numerics: numerics.filter(|_| is_same && options.engine == "cpu"),
+        numerics: numerics.filter(|_| is_same && on_cpu),
         batch: options.batch as usize,
         keep: PICTURES,
     };
@@ -111,6 +113,13 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     if let Some(bar) = bar {
         bar.finish_and_clear();
+    }
+    if let (Some(here), Some(recorded)) = (&answer.instructions, recorded)
+        && *here != recorded
+    {
+        say(&format!(
+            "computed with {here}; the training was computed with {recorded}, which rounds sums otherwise"
+        ));
     }
     if let Some(Likeness { pairs, .. }) = &answer.likeness {
         write_png(&options.picture, &sheet(pairs, COLUMNS))?;
@@ -141,17 +150,19 @@ struct Tested<'a> {
 
 fn show(answer: &Answer, tested: &Tested<'_>, show: Show) -> Result<()> {
     let Tested { model, data, precision } = tested;
-    let Answer { examples, loss, correct, likeness } = answer;
+    let Answer { instructions, examples, loss, correct, likeness } = answer;
     let accuracy = correct.map(|correct| correct as f64 / (*examples).max(1) as f64);
     if show == Show::Json {
         let psnr = likeness.as_ref().map(|likeness| likeness.psnr);
         return outcome::print_json(&json!({
-            "model": model, "data": data.to_string(), "precision": precision, "examples": examples, "loss": loss,
-            "correct": correct, "accuracy": accuracy, "psnr_db": psnr,
+            "model": model, "data": data.to_string(), "precision": precision, "instructions": instructions,
+            "examples": examples, "loss": loss, "correct": correct, "accuracy": accuracy, "psnr_db": psnr,
         }));
     }
-    let mut text =
-        format!("{model} on {examples} test pictures of {data}, in {precision}\n  loss      {loss:.4}\n");
+    let with = instructions.as_ref().map_or_else(String::new, |set| format!(" with {set}"));
+    let mut text = format!(
+        "{model} on {examples} test pictures of {data}, in {precision}{with}\n  loss      {loss:.4}\n"
+    );
     if let Some(accuracy) = accuracy {
         text.push_str(&format!("  accuracy  {:.2} %\n", 100.0 * accuracy));
     }

@@ -45,8 +45,11 @@ pub const RUN: &str = "run";
 /// What a command to resume does as it is, and how it is used for several hosts.
 pub fn alone() -> &'static str {
     match Launched::here() {
-        Some(Launched { by: Starter::Slurm(_), .. }) => "on this host alone, or with srun again on several",
-        Some(_) => "on this host alone, or with mpirun again on several",
+        // The same command starts all of them, and each reads the checkpoint.
+        Some(Launched { by: Starter::Slurm(_), .. }) => {
+            "on this host alone, or with srun again on several that all see its folder"
+        }
+        Some(_) => "on this host alone, or with mpirun again on several that all see its folder",
         None => "on this host alone, or with the --hosts options again on several",
     }
 }
@@ -87,7 +90,8 @@ pub struct HostSettings {
     #[arg(long, value_name = "ADDRESS")]
     #[serde(deserialize_with = "crate::values::one")]
     pub rendezvous: Option<Rendezvous>,
-    /// What bytes go through between hosts: tcp or mpi [default: mpi where mpirun or srun starts them, else tcp]
+    /// What bytes go through between hosts: tcp or mpi [default: mpi where mpirun, or srun with --mpi=pmix or pmi2, starts a fixed number
+    /// of hosts and there is no --rendezvous, else tcp]
     #[arg(long, value_name = "tcp|mpi")]
     #[serde(deserialize_with = "crate::values::one")]
     pub wire: Option<WireKind>,

@@ -302,6 +302,7 @@ impl Settings {
             if let Some(simd) = computing.instructions {
                 let asked = Numerics { instruction_set: Some(simd.to_string()), ..Numerics::default() };
                 job.numerics = Some(asked).filter(|_| job.engine == "cpu").or(job.numerics.take());
+                job.instructions_asked = true;
             }
             elastic.apply(job, work.workers.is_some())?;
             hosts.apply(job)?;

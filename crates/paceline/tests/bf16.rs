@@ -2,24 +2,46 @@
 
 mod training;
 
+use std::fs;
+
 use serde_json::Value;
 use training::{pictures, refuse, report, run, weights};
 
-const RECIPE: &str = "mobilenet_v2 --data cifar10:pictures --lr 0.02 --threads 1 --eval-every 0 --precision bf16 --instructions portable";
+const RECIPE: &str =
+    "mobilenet_v2 --data cifar10:pictures --lr 0.02 --threads 1 --eval-every 0 --precision bf16";
+
+#[test]
+fn the_best_instruction_set_gives_the_same_weights_by_every_strategy_and_on_two_hosts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = folder.path();
+    pictures(at);
+    let train = |out: &str, more: &str| {
+        run(at, &format!("train {RECIPE} --global-batch 8 --shards 2 --steps 3 {more} --out {out}"));
+        weights(&at.join(out), 3)
+    };
+    let whole = train("one", "--workers 1");
+    for update in ["allreduce", "sharded", "replicated", "ps-cpu"] {
+        assert!(train(update, &format!("--workers 2 --update {update}")) == whole, "{update}");
+    }
+    assert!(train("hosts", "--workers 1 --hosts 2 --local --pin no") == whole, "two hosts");
+    let whole = train("passes", "--workers 1 --accumulate 2");
+    assert!(train("both", "--workers 2 --accumulate 2") == whole, "two workers of two passes each");
+}
 
 #[test]
 fn a_training_in_bf16_gives_the_same_weights_on_any_workers_and_strategy_and_after_a_resume() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = folder.path();
     pictures(at);
-    let shards = format!("train {RECIPE} --global-batch 8 --shards 2 --steps 4");
+    let recipe = format!("{RECIPE} --instructions portable");
+    let shards = format!("train {recipe} --global-batch 8 --shards 2 --steps 4");
     run(at, &format!("{shards} --workers 1 --out one"));
     let whole = weights(&at.join("one"), 4);
     run(at, &format!("{shards} --workers 2 --update sharded --out two"));
     assert!(weights(&at.join("two"), 4) == whole, "two workers");
     run(at, &format!("{shards} --elastic 1:2 --workers 2 --out elastic"));
     assert!(weights(&at.join("elastic"), 4) == whole, "members of an elastic run");
-    run(at, &format!("train {RECIPE} --global-batch 8 --shards 2 --steps 2 --workers 1 --out half"));
+    run(at, &format!("train {recipe} --global-batch 8 --shards 2 --steps 2 --workers 1 --out half"));
     run(at, "train --resume half --steps 4");
     assert!(weights(&at.join("half"), 4) == whole, "resumed");
 
@@ -29,20 +51,32 @@ fn a_training_in_bf16_gives_the_same_weights_on_any_workers_and_strategy_and_aft
     assert_eq!(case["precision"], "bf16");
 
     // Its checkpoint is tested as the training was: in the same precision, on the same instruction set.
-    let recipe = RECIPE.replace("--eval-every 0", "--epochs 1 --global-batch 8 --layout nchw");
+    let recipe = recipe.replace("--eval-every 0", "--epochs 1 --global-batch 8 --layout nchw");
     run(at, &format!("train {recipe} --workers 1 --out tested"));
     let case: &Value = &report(&at.join("tested"))["cases"][0];
     let in_training = case["learning"]["test"]["loss"].as_f64().expect("a loss");
-    let eval = |more: &str| -> Value {
+    let eval = |more: &str| -> (Value, String) {
         let output = run(at, &format!("eval tested --batch 8 --json {more}"));
-        serde_json::from_slice(&output.stdout).expect("JSON")
+        let said = String::from_utf8(output.stderr).expect("text");
+        (serde_json::from_slice(&output.stdout).expect("JSON"), said)
     };
     let loss = |tested: &Value| tested["loss"].as_f64().expect("a loss");
-    let tested = eval("");
-    assert_eq!(tested["precision"], "bf16");
+    let other = "the training was computed with";
+    let (tested, said) = eval("");
+    assert_eq!((&tested["precision"], &tested["instructions"]), (&"bf16".into(), &"portable".into()));
+    assert!(!said.contains(other), "{said}");
     assert!((loss(&tested) - in_training).abs() < 1e-6 * in_training, "{tested}, in training {in_training}");
-    let tested = eval("--precision fp32");
+    let (tested, said) = eval("--precision fp32");
     assert!((loss(&tested) - in_training).abs() > 1e-6 * in_training, "{tested}, in training {in_training}");
+    assert_eq!(said.contains(other), tested["instructions"] != "portable", "{said}");
+
+    // Where a machine lacks the training's instruction set, its best one computes, and is named.
+    let manifest = at.join("tested/checkpoints/step-00000008/checkpoint.json");
+    let text = fs::read_to_string(&manifest).expect("a manifest");
+    fs::write(&manifest, text.replace("\"portable\"", "\"avx4096\"")).expect("room");
+    let (tested, said) = eval("");
+    let here = tested["instructions"].as_str().expect("a name");
+    assert!(said.contains(here) && said.contains(&format!("{other} avx4096")), "{said}");
 
     let words = refuse(at, "train --resume half --steps 6 --instructions avx2");
     assert!(words.contains("--instructions avx2") && words.contains("portable"), "{words}");

@@ -73,6 +73,29 @@ fn workers_that_are_killed_on_every_host_change_no_bit() {
 }
 
 #[test]
+fn a_case_that_fails_on_several_hosts_takes_no_other_case_with_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let place = somewhere();
+    let study = |out: &str| {
+        let sizes = "--steps 4 --shards 4,2 --global-batch 8 --threads 1 --workers 1 --pin no";
+        paceline(folder, &format!("bench mobilenet_v2 {sizes} --hosts 2 {place} --out {out}"))
+    };
+    let first = Launcher::of(study("first"));
+    // The worker of the other host is killed at its seventh shard: it has eight of them in the one case, and four in the other.
+    let mut other = study("other");
+    other.env("PACELINE_STRIKE", "kill@in-shard:7:0");
+    let said = Launcher::of(other).fails();
+    assert!(said.contains("goes on with its next case"), "{said}");
+    assert!(said.contains("not all of its cases were done"), "{said}");
+    first.fails();
+    let cases = report(&folder.join("first"))["cases"].as_array().expect("cases").clone();
+    let status: Vec<&Value> = cases.iter().map(|case| &case["status"]).collect();
+    assert_eq!(status, ["failed", "done"], "{cases:?}");
+    assert_eq!(cases[1]["hosts"].as_array().expect("a table of hosts").len(), 2);
+}
+
+#[test]
 fn each_sample_is_used_once_whichever_host_it_falls_to() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();

@@ -332,6 +332,18 @@ impl TrainError {
         }
     }
 
+    /// Whether it is the failure of one run alone: other cases of a study can still be done.
+    pub fn is_of_a_case(&self) -> bool {
+        matches!(
+            self,
+            Self::HostsEnded(_)
+                | Self::WorkerLost(_)
+                | Self::TooFew { .. }
+                | Self::Died(_)
+                | Self::Deadlock { .. }
+        )
+    }
+
     /// Whether the user stopped the run, wherever that led.
     pub fn is_interruption(&self) -> bool {
         match self {

@@ -40,6 +40,8 @@ pub struct Question<'a> {
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
+    /// Instruction set that computed; `None` where the engine has none.
+    pub instructions: Option<String>,
     /// Pictures tested.
     pub examples: u64,
     /// Mean loss.
@@ -104,6 +106,7 @@ pub fn evaluate(question: Question<'_>, progress: &mut dyn FnMut(f64)) -> Result
     }
     let count = test.len().max(1) as f64;
     Ok(Answer {
+        instructions: program.numerics().instruction_set,
         examples: test.len() as u64,
         loss: loss / count,
         correct: graph.judges_labels().then_some(correct),

@@ -105,6 +105,9 @@ pub struct Job {
     /// What the engine must choose, so that every worker computes the same bits; settled, from the checkpoint where a
     /// training resumes.
     pub numerics: Option<Numerics>,
+    /// Whether this very command names the instruction set: a host that does is sent away where another one is used.
+    #[serde(skip)]
+    pub instructions_asked: bool,
     /// Folder of the logs.
     pub folder: PathBuf,
 }
@@ -157,6 +160,7 @@ impl Job {
             faults: Faults::default(),
             elastic: None,
             numerics: None,
+            instructions_asked: false,
             folder: PathBuf::new(),
         }
     }

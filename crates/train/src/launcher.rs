@@ -110,11 +110,13 @@ fn run(
         Err(error) => return (Err(error.into()), parted),
     };
     let meeting = surroundings.meeting.take();
+    let mpi = meeting.as_ref().and_then(Meeting::mpi);
+    mpi.iter().for_each(|mpi| mpi.set_under_way());
     let met = meeting.as_ref().map(|meeting| hosts::meet(job, meeting, &bell, admitted)).transpose();
     let result = met.and_then(|met| {
         let result = log_run(job, prepared, surroundings, Met { bell, met }, &mut parted);
         // However it ended, all hosts know of it.
-        meeting.as_ref().and_then(Meeting::mpi).into_iter().for_each(|mpi| mpi.set_over());
+        mpi.iter().for_each(|mpi| mpi.set_over());
         result
     });
     (result, parted)

@@ -135,7 +135,10 @@ impl Registry {
             self.lease = None;
         }
         let answer = self.etcd.ask("lease/grant", &json!({ "TTL": seconds.to_string() }))?;
-        self.lease = Some(number(&answer["ID"])).filter(|&lease| lease > 0);
+        let lease = Some(number(&answer["ID"])).filter(|&lease| lease > 0);
+        let none =
+            || CommError::NoEtcd { at: self.etcd.at().to_owned(), why: "it has given no lease".into() };
+        self.lease = Some(lease.ok_or_else(none)?);
         Ok(true)
     }
 

@@ -138,6 +138,19 @@ fn what_may_pass_can_be_tried_again_and_what_will_not_is_refused() {
         ("504 Gateway Timeout", "the proxy waits for somebody", true),
         ("404 Not Found", "404 page not found", false),
         ("403 Forbidden", r#"{"error":"etcdserver: permission denied","code":7}"#, false),
+        // Since 3.6.
+        (
+            "503 Service Unavailable",
+            r#"{"code":14,"message":"etcdserver: leader changed","details":[]}"#,
+            true,
+        ),
+        ("403 Forbidden", r#"{"code":7,"message":"etcdserver: permission denied","details":[]}"#, false),
+        ("400 Bad Request", r#"{"code":3,"message":"etcdserver: user name is empty","details":[]}"#, false),
+        // In streams.
+        ("200 OK", r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#, true),
+        ("200 OK", r#"{"error":{"code":14,"message":"etcdserver: no leader","details":[]}}"#, true),
+        ("200 OK", r#"{"error":{"code":7,"message":"etcdserver: permission denied"}}"#, false),
+        ("500 Internal Server Error", "{}", true),
     ] {
         let access = Access { at: vec![answering(status, body).to_string()], ..Access::default() };
         let error = Registry::new(access, "job").expect("no files").look().expect_err("it is no answer");

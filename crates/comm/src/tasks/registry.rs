@@ -89,6 +89,14 @@ impl Petition {
         self.propose(roster, next);
     }
 
+    /// Whether what was found there since the last grant is another one's: a host that leads another run, or that took this one for lost.
+    pub fn is_replaced(&self, found: &Entry, in_effect: u64) -> bool {
+        self.pending.is_none()
+            && found.revision != self.known
+            && (found.record.run, found.record.by) != (self.run, self.by)
+            && !is_older(&found.record, self.run, in_effect)
+    }
+
     /// What is to be written down in the place of which change; 0 for nothing that is there.
     pub fn ask(&self) -> Option<(u64, &Record)> {
         self.pending.as_ref().map(|record| (self.known, record))
@@ -176,6 +184,24 @@ mod tests {
         assert_eq!(petition.hear(Ok(2), 4, true), Verdict::Granted(4));
         petition.propose(roster(5), 3);
         assert_eq!(petition.ask().map(|(known, _)| known), Some(2));
+    }
+
+    #[test]
+    fn a_first_host_sees_that_it_was_replaced_without_asking_for_anything() {
+        let mut petition = petition();
+        assert!(!petition.is_replaced(&entry(41, 8, 2, 1), 4), "the answer to its proposal will tell");
+        petition.hear(Ok(41), 4, true);
+        // Another run, on an etcd that has lost its data or has not; and another host of this one.
+        for other in [entry(2, 8, 2, 1), entry(42, 8, 2, 1), entry(42, 7, 2, 6)] {
+            assert!(petition.is_replaced(&other, 5), "{other:?}");
+        }
+        // What it wrote itself, what it knows, and what etcd came back with that had lost the rest.
+        for own in [entry(41, 7, 1, 5), entry(40, 7, 1, 4), entry(40, 7, 9, 4)] {
+            assert!(!petition.is_replaced(&own, 5), "{own:?}");
+        }
+        // Of another host's roster that this one took over from there is nothing to fear.
+        let led = Petition::new(7, 1, Some(&entry(40, 7, 9, 4)));
+        assert!(!led.is_replaced(&entry(40, 7, 9, 4), 4));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Products on AMX tiles. Stable Rust has no intrinsics for them, so this file has the few instructions as assembly.
 //!
 //! A tile register holds 16 rows of 64 bytes. TDPBF16PS multiplies a tile of 16 rows of 16 pairs with one of 16 pairs of rows
-//! of 16 columns and adds to 16 by 16 sums in fp32. It rounds every sum to nearest even, whatever the modes of the thread
-//! are, and takes denormal operands and results as zero.
+//! of 16 columns and adds to 16 by 16 sums in fp32: it adds up the first values of all pairs, and the second ones, then both, and
+//! then what was there. It rounds each of these sums to nearest even, whatever the modes of the thread are, and takes denormal
+//! operands and results as zero.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Tiles, obstacle};

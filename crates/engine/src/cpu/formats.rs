@@ -4,7 +4,11 @@
 use paceline_model::{Border, Shape};
 
 use super::element::{Bf16, Element};
+use super::flat::{ChannelSums, Dropout, Flat, Maps, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
+use super::loss::{
+    Gradient, Score, Targets, mean_squared_error, softmax_cross_entropy, squared_error_workspace,
+};
 use super::memory::View;
 use super::norm::{Kept, Norm, NormBackward, NormParams, Running};
 use super::pool::{Placement, Pool};
@@ -198,6 +202,116 @@ fn windows_in_bf16_are_those_of_fp32_rounded() {
         let window = Window { kernel, stride, border, input, output };
         check(&format!("{window:?}"), |layout, simd, pool| {
             [slide::<f32>(&window, layout, simd, pool), slide::<Bf16>(&window, layout, simd, pool)]
+        });
+    }
+}
+
+/// All passes over flat memory, into other memory and in place.
+fn sweep<E: Element>(count: usize, simd: Simd, pool: &Pool) -> Results {
+    let [a, b] = [11, 12].map(|seed| Stored::<E>::new(&values(count, seed)));
+    // Both sides bound some of the values.
+    let bounds = Bounds { low: -0.5, high: 1.5 };
+    let dropout = Dropout { rate: 0.3, seed: 5 };
+    let mut stored = Vec::new();
+    for sweep in [Sweep::Bound(bounds), Sweep::Unbound(bounds), Sweep::Sum, Sweep::Accumulate, Sweep::Copy] {
+        let out = Stored::<E>::new(&values(count, 13));
+        Flat { sweep, a: a.view, b: b.view, out: out.view }.run(pool, simd);
+        stored.push(out.rounded());
+    }
+    let out = Stored::<E>::new(&values(count, 13));
+    dropout.run(pool, 7, a.view, out.view);
+    // Backward changes a gradient where it is.
+    Flat { sweep: Sweep::Unbound(bounds), a: a.view, b: b.view, out: a.view }.run(pool, simd);
+    dropout.run(pool, 7, b.view, b.view);
+    stored.extend([&out, &a, &b].map(Stored::rounded));
+    Results { stored, exact: Vec::new() }
+}
+
+#[test]
+fn flat_passes_in_bf16_are_those_of_fp32_rounded() {
+    // Parts of a vector, whole ones, both, and more than one thread takes at a time.
+    for count in [1, 7, 16, 45, 64 * 1024 + 13] {
+        check(&format!("{count} values"), |_, simd, pool| {
+            [sweep::<f32>(count, simd, pool), sweep::<Bf16>(count, simd, pool)]
+        });
+    }
+}
+
+/// What moves, spreads or adds up the values of a map: joins, borders, means, vectors and sums of channels.
+fn arrange<E: Element>(shape: Shape, layout: Layout, pool: &Pool) -> Results {
+    let border = Border { top: 1, bottom: 0, left: 2, right: 1 };
+    let outer = Shape::new(shape.h + 1, shape.w + 3, shape.c);
+    let whole = Shape::new(shape.h, shape.w, shape.c + 5);
+    let maps = Maps { shape, batch: BATCH, layout };
+    let padding = Padding { border, inner: shape, outer, batch: BATCH, layout };
+    let concat = Stretches::concat(shape, whole, BATCH, layout);
+    // Two channels of another input lie before.
+    let offset = 2 * concat.len / shape.c;
+    let behind = |view: View<E>| view.part(offset, view.len() - offset);
+    let [map, padded, joined, vector] =
+        [(shape.len(), 21), (outer.len(), 22), (whole.len(), 23), (shape.c, 24)]
+            .map(|(len, seed)| Stored::<E>::new(&values(BATCH * len, seed)));
+    let (mut stored, mut exact) = (Vec::new(), Vec::new());
+    let mut keep = |len: usize, run: &dyn Fn(View<E>)| {
+        let dest = Stored::<E>::new(&values(BATCH * len, 25));
+        run(dest.view);
+        stored.push(dest.rounded());
+    };
+    keep(outer.len(), &|to| padding.forward(pool, map.view, to));
+    keep(shape.c, &|to| maps.mean(pool, map.view, to));
+    keep(shape.len(), &|to| maps.flatten(pool, map.view, to));
+    let mut sums = vec![0.5; shape.c];
+    let mut workspace = vec![f32::NAN; BATCH * shape.c];
+    for mode in [Mode::Write, Mode::Add] {
+        keep(whole.len(), &|to| concat.run(pool, map.view, behind(to), mode));
+        keep(shape.len(), &|to| concat.swap().run(pool, behind(joined.view), to, mode));
+        keep(shape.len(), &|to| padding.backward(pool, padded.view, to, mode));
+        keep(shape.len(), &|to| maps.spread(pool, vector.view, to, mode));
+        keep(shape.len(), &|to| maps.unflatten(pool, map.view, to, mode));
+        let (sums_view, workspace) = (View::of_slice(&mut sums), View::of_slice(&mut workspace));
+        maps.channel_sums(pool, &ChannelSums { map: map.view, sums: sums_view, mode, workspace });
+        exact.push(bits(&sums));
+    }
+    Results { stored, exact }
+}
+
+#[test]
+fn joins_borders_and_whole_maps_in_bf16_are_those_of_fp32_rounded() {
+    for shape in [Shape::new(1, 1, 40), Shape::new(3, 5, 7), Shape::new(2, 3, 70)] {
+        check(&format!("{shape:?}"), |layout, _, pool| {
+            [arrange::<f32>(shape, layout, pool), arrange::<Bf16>(shape, layout, pool)]
+        });
+    }
+}
+
+/// Both losses, and their gradients in one of three passes.
+fn losses<E: Element>(classes: usize, pool: &Pool) -> Results {
+    let count = BATCH * classes;
+    let [output, target] = [31, 32].map(|seed| Stored::<E>::new(&values(count, seed)));
+    let labels: Vec<u32> = (0..BATCH).map(|sample| (sample * 7 % classes) as u32).collect();
+    let (mut stored, mut exact) = (Vec::new(), Vec::new());
+    let mut keep = |run: &dyn Fn(Gradient<E>) -> Score| {
+        let grad = Stored::<E>::new(&vec![Bf16(0); count]);
+        let Score { loss, correct } = run(Gradient { values: grad.view, passes: 3 });
+        stored.push(grad.rounded());
+        exact.push(vec![loss.to_bits(), correct as u32]);
+    };
+    for smoothing in [0.0, 0.1] {
+        let targets = Targets { labels: &labels, smoothing };
+        keep(&|grad| softmax_cross_entropy(output.view, targets, Some(grad)));
+    }
+    let mut workspace = vec![f32::NAN; squared_error_workspace(count)];
+    let workspace = View::of_slice(&mut workspace);
+    keep(&|grad| mean_squared_error(pool, output.view, target.view, grad, workspace));
+    Results { stored, exact }
+}
+
+#[test]
+fn losses_in_bf16_are_those_of_fp32_and_their_gradients_are_rounded() {
+    // A thousand classes are several chunks of squared errors.
+    for classes in [2, 10, 1000] {
+        check(&format!("{classes} classes"), |_, _, pool| {
+            [losses::<f32>(classes, pool), losses::<Bf16>(classes, pool)]
         });
     }
 }

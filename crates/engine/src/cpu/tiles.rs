@@ -2,8 +2,8 @@
 //!
 //! One set of drivers for both layouts and every instruction set. Operands are packed into tiles: rows of [`DEPTH`] values,
 //! and columns whose values are interleaved in pairs, as TDPBF16PS and VDPBF16PS read them. Where there are no such
-//! instructions, pairs are taken apart and multiplied in fp32. Each sum is one chain in the order of its steps, so neither
-//! the cut into blocks nor the number of threads changes a bit.
+//! instructions, pairs are taken apart and multiplied in fp32. Each sum is one chain in the order of its steps, whatever an
+//! instruction does within a step, so neither the cut into blocks nor the number of threads changes a bit.
 
 // Rows and vectors are indexed by constants, so that the compiler keeps all of a block in registers.
 #![allow(clippy::needless_range_loop)]

@@ -141,7 +141,7 @@ pub fn join_study(jobs: impl Iterator<Item = Job>, meeting: &Meeting, out: Optio
     let mut interrupts = Interrupts::default();
     let folder = own_folder(out);
     check_new(&folder)?;
-    let mut refused = None;
+    let (mut refused, mut has_failed) = (None, false);
     for mut job in jobs {
         match take_part(&mut job, meeting, &folder, &mut interrupts)? {
             (Ok(()), Logs::Stored { is_last: false }) => refused = None,
@@ -151,11 +151,20 @@ pub fn join_study(jobs: impl Iterator<Item = Job>, meeting: &Meeting, out: Optio
             }
             // It may have been done before.
             (Err(error @ TrainError::AnotherJob { .. }), _) => refused = Some(error),
+            // As on the first host, a failure is that of its case alone.
+            (Err(error), Logs::Stored { is_last: false }) if error.is_of_a_case() => {
+                say(&format!("error: {}; the study goes on with its next case", describe(&error)));
+                (refused, has_failed) = (None, true);
+            }
             (Err(error), _) => return Err(error.into()),
         }
     }
     match refused {
         Some(error) => Err(error.into()),
+        None if has_failed => {
+            say("the study is over, and not all of its cases were done; the report is with the first host");
+            Err(Unfinished.into())
+        }
         None => {
             say("done; the report is with the first host");
             Ok(())

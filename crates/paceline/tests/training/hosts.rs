@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,13 +54,18 @@ pub struct Launcher(Option<Child>);
 
 impl Launcher {
     pub fn start(folder: &Path, arguments: &str) -> Self {
-        Self::with_secret(folder, arguments, SECRET)
+        Self::of(paceline(folder, arguments))
     }
 
     pub fn with_secret(folder: &Path, arguments: &str, secret: &str) -> Self {
         let mut command = paceline(folder, arguments);
         command.env("PACELINE_SECRET", secret);
         Self(Some(command.spawn().expect("the program starts")))
+    }
+
+    /// A command that knows the secret.
+    pub fn of(mut command: Command) -> Self {
+        Self(Some(command.env("PACELINE_SECRET", SECRET).spawn().expect("the program starts")))
     }
 
     pub fn id(&self) -> Pid {

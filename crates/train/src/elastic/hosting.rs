@@ -411,6 +411,9 @@ impl Lead<'_, '_, '_> {
             return Ok(());
         }
         if hosting.is_first() {
+            if matches!(why, TrainError::Interrupted) {
+                hosting.party.close();
+            }
             hosting.party.end(&format!("the first host ended: {}", crate::describe(why)));
         } else if !matches!(why, TrainError::HostsEnded(_)) {
             hosting.party.say(Word::Leaves(crate::describe(why)));

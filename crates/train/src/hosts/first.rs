@@ -89,6 +89,8 @@ impl Register {
     /// Asks for what is to be written down, and tells the authority what became of it.
     fn tend(&mut self, authority: &mut Authority, next: u32, heard: &mut Heard, now: Nanos) {
         let place = self.registrar.place().to_owned();
+        let replaced =
+            || format!("another host leads the run by what {place} holds; this one was taken for lost");
         if let Some((known, record)) = self.petition.ask()
             && let Some(answer) = self.registrar.swap(known, record)
         {
@@ -97,11 +99,7 @@ impl Register {
                     self.granted = now;
                     authority.grant(generation, now);
                 }
-                Verdict::Refused(_) => {
-                    authority.end(&format!(
-                        "another host leads the run by what {place} holds; this one was taken for lost"
-                    ));
-                }
+                Verdict::Refused(_) => authority.end(&replaced()),
                 Verdict::Waits | Verdict::Again => {}
             }
         }
@@ -113,6 +111,13 @@ impl Register {
             let roster = authority.roster();
             // A look that was begun before says nothing.
             let is_new = at.since(self.granted) > SILENCE && roster.generation > 0;
+            let petition = &self.petition;
+            let is_replaced =
+                look.entry.as_ref().is_some_and(|entry| petition.is_replaced(entry, roster.generation));
+            if is_new && is_replaced && !authority.is_over() {
+                authority.end(&replaced());
+                return;
+            }
             let is_lost = is_new && look.entry.is_none() && self.petition.ask().is_none();
             if is_lost && authority.is_complete() && !authority.is_over() {
                 self.petition.restore(roster.clone(), next);

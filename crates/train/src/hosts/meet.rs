@@ -436,7 +436,7 @@ fn agree(own: &Job, welcome: &Welcome, name: &str, processor: &Processor) -> Res
     }
     let set = |job: &Job| job.numerics.as_ref().and_then(|numerics| numerics.instruction_set.clone());
     if let (Some(here), Some(there)) = (set(own), set(first))
-        && own.numerics != processor.best
+        && (own.instructions_asked || own.numerics != processor.best)
         && here != there
     {
         return Err(differs("--instructions", &here, &there));

@@ -58,6 +58,7 @@ enum Task {
     Ready,
     Word(Word),
     End(String),
+    Close,
     HandOver,
     History(Vec<EvalRecord>),
     Deliver(Vec<(String, String)>),
@@ -165,6 +166,11 @@ impl Party {
     /// Ends the run on all hosts, on the first.
     pub fn end(&self, why: &str) {
         self.ask(Task::End(why.into()));
+    }
+
+    /// No other run follows, whatever was planned, on the first.
+    pub fn close(&self) {
+        self.ask(Task::Close);
     }
 
     /// Tells the others that one of them takes this host's place, on the first.
@@ -323,6 +329,7 @@ impl AtWork {
                 let _ = send(&mut other.letters, &Letter::Word(word));
             }
             (Task::End(why), Side::First(first)) => first.authority.end(&why),
+            (Task::Close, Side::First(first)) => first.is_last = true,
             (Task::HandOver, Side::First(first)) => first.hand_over(),
             (Task::History(history), Side::First(first)) => first.history = history,
             (Task::Deliver(_), Side::Other(other)) if other.is_cut => {
@@ -338,7 +345,7 @@ impl AtWork {
             (Task::History(history), Side::Other(other)) => {
                 other.heir.iter_mut().for_each(|heir| heir.history.clone_from(&history));
             }
-            (Task::End(_) | Task::HandOver, Side::Other(_))
+            (Task::End(_) | Task::Close | Task::HandOver, Side::Other(_))
             | (Task::Deliver(_) | Task::Ready | Task::Planted { .. }, Side::First(_)) => {}
         }
     }

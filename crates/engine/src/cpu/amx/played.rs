@@ -152,19 +152,24 @@ unsafe fn play(state: &[i64; 23]) -> Option<i64> {
     }
 }
 
-/// Adds the products of a tile of rows of pairs and a tile of pairs of rows to a tile of sums.
+/// Adds the products of a tile of rows of pairs and a tile of pairs of rows to a tile of sums: the first values of all pairs are added up,
+/// and the second ones, then both, and then what was there.
 fn multiply(registers: &mut Registers, sums: usize, rows: usize, columns: usize) {
     let normal = |value: f32| if value.abs() < f32::MIN_POSITIVE { 0.0 * value } else { value };
-    let odd = |pair: u32| normal(f32::from_bits(pair & 0xffff_0000));
-    let even = |pair: u32| normal(f32::from_bits(pair << 16));
+    let second = |pair: u32| normal(f32::from_bits(pair & 0xffff_0000));
+    let first = |pair: u32| normal(f32::from_bits(pair << 16));
     for i in 0..SIDE {
-        for k in 0..SIDE {
-            let (a, b) = (registers[rows][i][k], registers[columns][k]);
-            for (sum, b) in registers[sums][i].iter_mut().zip(b) {
+        let mut added = [[0.0f32; SIDE]; 2];
+        for (a, b) in registers[rows][i].into_iter().zip(registers[columns]) {
+            for (j, b) in b.into_iter().enumerate() {
                 // A product of two values of 8 digits is exact.
-                let even = normal(f32::from_bits(*sum) + even(a) * even(b));
-                *sum = normal(even + odd(a) * odd(b)).to_bits();
+                added[0][j] = normal(added[0][j] + first(a) * first(b));
+                added[1][j] = normal(added[1][j] + second(a) * second(b));
             }
+        }
+        for (j, sum) in registers[sums][i].iter_mut().enumerate() {
+            let before = normal(f32::from_bits(*sum));
+            *sum = normal(before + normal(added[0][j] + added[1][j])).to_bits();
         }
     }
 }

@@ -280,6 +280,7 @@ impl Kernel for RowsByPanels<'_> {
                 for panel in self.panels.clone().step_by(2) {
                     self.put::<V>(zeros.as_ptr(), panel);
                 }
+                settle_streams();
                 return;
             }
             let block =

@@ -4,6 +4,9 @@ use super::super::clusters::{ENDPOINTS, INTERFACES};
 use super::super::facts::{Clusters, Etcd, Facts, MpiLibrary, Program};
 use super::{Check, Finding, Section, judge};
 
+/// The first etcd that has all that hosts ask for.
+const OLDEST_ETCD: (u32, u32) = (3, 4);
+
 /// A check for each binary interface, in their order.
 const MPI: [&str; 3] =
     ["MPI, Open MPI's interface", "MPI, MPICH's interface", "MPI, the standard's interface"];
@@ -28,12 +31,31 @@ pub fn clusters(facts: &Facts) -> Vec<Check> {
             Finding::ok(found.map_or_else(|| "not found".into(), write_program))
         })
     }));
-    checks.push(judge(Section::Clusters, "etcd", it.etcd.as_ref(), |etcd| match etcd {
-        Etcd::Unnamed => Finding::ok(format!("not looked for: {ENDPOINTS} names none")),
-        Etcd::There { version, place } => Finding::ok(format!("{} at {place}", version.escape_debug())),
-        Etcd::Refused(why) => Finding::note("cannot be used", format!("{why}.")),
-    }));
+    checks.push(judge(Section::Clusters, "etcd", it.etcd.as_ref(), judge_etcd));
     checks
+}
+
+fn judge_etcd(etcd: &Etcd) -> Finding {
+    let (version, place) = match etcd {
+        Etcd::Unnamed => return Finding::ok(format!("not looked for: {ENDPOINTS} names none")),
+        Etcd::Refused(why) => return Finding::note("cannot be used", format!("{why}.")),
+        Etcd::There { version, place } => (version, place),
+    };
+    let value = format!("{} at {place}", version.escape_debug());
+    let lack = match read_version(version) {
+        Some(found) if found >= OLDEST_ETCD => return Finding::ok(value),
+        Some(_) => "It is too old",
+        None => "Its version cannot be read",
+    };
+    let (major, minor) = OLDEST_ETCD;
+    Finding::note(value, format!("{lack}: --rendezvous etcd:// needs etcd {major}.{minor} or later."))
+}
+
+/// The first two numbers of a version.
+fn read_version(text: &str) -> Option<(u32, u32)> {
+    let (major, rest) = text.split_once('.')?;
+    let minor = rest.split('.').next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn judge_wire(it: &Clusters, usable: &[MpiLibrary]) -> Finding {

@@ -385,3 +385,19 @@ fn what_connects_hosts_is_named_with_version_and_place() {
     assert_eq!(check.value, "cannot be used here");
     assert!(check.advice.expect("advice").contains("Open MPI 4 or later is needed"));
 }
+
+#[test]
+fn an_etcd_that_is_too_old_is_named_as_such() {
+    let at = |version: &str| Some(Etcd::There { version: version.into(), place: "etcd:2379".into() });
+    for (version, lack) in
+        [("3.3.27", "It is too old"), ("2.10.8", "It is too old"), ("next", "Its version cannot be read")]
+    {
+        let check = assert_spoilt("etcd", Level::Note, |facts| facts.clusters.etcd = at(version));
+        assert_eq!(check.value, format!("{version} at etcd:2379"));
+        let advice = check.advice.expect("advice");
+        assert!(advice.contains(lack) && advice.contains("needs etcd 3.4 or later"), "{advice}");
+    }
+    for version in ["3.4.0", "3.5.0-rc.1", "3.10.1", "4.0.0"] {
+        assert_fine(|facts| facts.clusters.etcd = at(version));
+    }
+}

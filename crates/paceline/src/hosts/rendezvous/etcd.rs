@@ -27,6 +27,10 @@ const FAULT: Duration = Duration::from_secs(1);
 /// where etcd has lost its data.
 const EMPTY: Duration = Duration::from_secs(1);
 
+/// How long nobody must be there before a run begins where one was, or where etcd has been away: hosts of one that goes on may have to
+/// wait for an answer that does not come, before they ask for another lease.
+const DESERTED: Duration = Duration::from_secs(3);
+
 /// Where etcd is, and which of its keys are the job's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdPlace {
@@ -127,11 +131,12 @@ impl Seeker<'_> {
         };
         let registry = Registry::new(place.access()?, &place.prefix).map_err(refuse)?;
         let registrar = Arc::new(Registrar::start(registry, lease)?);
-        let began = Instant::now();
-        let until = began + self.patience;
+        let until = Instant::now() + self.patience;
         let by = u64::from(std::process::id()) << 32 ^ Registrar::number();
         let mut door = None;
         let (mut has_said, mut has_complained) = (false, false);
+        // Since when nobody has been seen there.
+        let mut deserted = None;
         let patience = self.patience.as_secs_f64();
         loop {
             let look = match registrar.look_now(until.min(Instant::now() + FAULT)) {
@@ -147,6 +152,10 @@ impl Seeker<'_> {
                 }
                 Err(error) => return Err(refuse(error)),
             };
+            let is_deserted = look.first.is_none() && !look.is_inhabited();
+            let since = deserted.take().unwrap_or_else(Instant::now);
+            deserted = is_deserted.then_some(since);
+            let quiet = if look == Look::default() && !has_complained { EMPTY } else { DESERTED };
             let wait = match &look.first {
                 Some(first) if first.by == by => {
                     let doors = door.into_iter().collect();
@@ -162,7 +171,7 @@ impl Seeker<'_> {
                 None if look.is_inhabited() => {
                     "a run has lost its first host, and another takes its place".into()
                 }
-                None if look == Look::default() && began.elapsed() < EMPTY => String::new(),
+                None if since.elapsed() < quiet => String::new(),
                 None => {
                     let opened = match door.take() {
                         Some(door) => door,

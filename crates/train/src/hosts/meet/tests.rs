@@ -56,6 +56,10 @@ fn hosts_compute_with_what_the_first_was_told_to_use() {
 fn a_host_that_asks_for_another_instruction_set_than_the_first_is_refused() {
     let why = meet_with(&job("avx2"), &job("portable")).expect_err("weights would differ");
     assert!(why.contains("--instructions is portable on box, and avx2 on the first host"), "{why}");
+    // Its best is what a host uses that asks for nothing; one that asks for it is not given another.
+    let own = Job { instructions_asked: true, ..job("avx2") };
+    let why = meet_with(&job("portable"), &own).expect_err("weights would differ");
+    assert!(why.contains("--instructions is avx2 on box, and portable on the first host"), "{why}");
 }
 
 #[test]
