@@ -736,3 +736,31 @@ fn running_statistics_are_means_until_their_momentum_takes_over() {
     assert_eq!(run(Some), [1.0, 2.0, 3.0, 5.0, 4.0]);
     assert_eq!(run(|_| None)[..2], [0.25, 0.25 * 0.75 + 0.75], "from the value it starts from");
 }
+
+/// FNV-1a over the bits of all values.
+fn fingerprint(values: &[Vec<f32>]) -> u64 {
+    let bytes = values.iter().flatten().flat_map(|value| value.to_bits().to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The fingerprints are those of commit a8b1d94, the last one without bf16 on the CPU.
+#[test]
+fn fp32_keeps_the_bits_that_it_had_before_there_was_bf16() {
+    let networks =
+        [("mobilenet_v2", Layout::Nhwc), ("mobilenet_v2", Layout::Nchw), ("resnet50", Layout::Nhwc)];
+    for (simd, expected) in [
+        (Simd::Portable, [0xf23b_f126_f4b5_f2ef, 0xb84b_bff5_5d3c_5b10, 0x08b8_425d_4765_8a66]),
+        (Simd::Avx2, [0x4ddf_6e9e_eb77_8c31, 0xe623_06d4_de03_aa44, 0x6940_ee18_0772_b235]),
+        (Simd::Avx512, [0x4ddf_6e9e_eb77_8c31, 0x6cf7_fbbf_7d9a_940d, 0x6940_ee18_0772_b235]),
+    ] {
+        if !simd.available() {
+            continue;
+        }
+        let cpu = Cpu::new(CpuOptions { threads: 1, simd: Some(simd) }).unwrap();
+        let found = networks.map(|(name, layout)| {
+            let graph = zoo::build(name, Some((32, 32)), 10).unwrap();
+            fingerprint(&train(&graph, &Spec { layout, optimizer: SGD, ..Spec::new(3) }, &cpu, 2).0)
+        });
+        assert_eq!(found, expected, "{simd}");
+    }
+}
