@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from random import Random
@@ -31,13 +32,12 @@ def install(bench):
 class Etcd:
     """A real etcd on loopback."""
 
-    def __init__(self, folder, tls=False, clients=False):
-        self.data, self.tls, self.process = folder / "data", tls, None
+    def __init__(self, folder, tls=False, clients=False, program="etcd"):
+        self.data, self.tls, self.process, self.program = folder / "data", tls, None, program
         folder.mkdir(parents=True)
         self.log = folder / "etcd.log"
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0)), two.bind(("127.0.0.1", 0))
-            self.port, self.peer_port = one.getsockname()[1], two.getsockname()[1]
+        self.port, self.peer_port = free_ports(2)
+        self.places = f"127.0.0.1:{self.port}"
         self.env, self.options, scheme = {}, [], "http"
         if tls:
             scheme = "https"
@@ -68,7 +68,7 @@ class Etcd:
 
     def start(self):
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(["etcd", *self.options], stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen([self.program, *self.options], stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + 20
         while self.control("endpoint", "health").returncode:
             if time.monotonic() > until or self.process.poll() is not None:
@@ -82,6 +82,12 @@ class Etcd:
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def freeze(self, seconds):
+        """Lets it answer nobody: its connections stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
 
     def lose_data(self):
         shutil.rmtree(self.data)
@@ -102,13 +108,45 @@ class Etcd:
         return found
 
 
+class Member(Etcd):
+    """One of several etcds that are one; `all` are the ports of each, for clients and for the others."""
+
+    def __init__(self, folder, number, all):
+        self.data, self.tls, self.process, self.program, self.env = folder / f"data-{number}", False, None, "etcd", {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / f"etcd-{number}.log"
+        self.places = ",".join(f"127.0.0.1:{port}" for port, _ in all)
+        url, peer = (f"http://127.0.0.1:{port}" for port in all[number])
+        self.url = url
+        together = ",".join(f"m{place}=http://127.0.0.1:{port}" for place, (_, port) in enumerate(all))
+        self.options = ["--name", f"m{number}", "--data-dir", str(self.data), "--listen-client-urls", url, "--advertise-client-urls", url]
+        self.options += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", together]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen([self.program, *self.options], stdout=log, stderr=log, start_new_session=True)
+
+    def wait(self):
+        until = time.monotonic() + 20
+        while self.control("endpoint", "health").returncode:
+            if time.monotonic() > until:
+                raise Failure(f"etcd does not start:\n{self.log.read_text()[-2000:]}")
+            time.sleep(0.1)
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
 class Host:
     """A launcher."""
 
     def __init__(self, bench, etcd, name, prefix, *options, steps=LENGTH, env=None):
         self.out, self.words = bench.scratch / name, bench.scratch / f"{name}.txt"
         scheme = "etcds" if etcd.tls else "etcd"
-        place = f"{scheme}://127.0.0.1:{etcd.port}/{prefix}"
+        place = f"{scheme}://{etcd.places}/{prefix}"
         command = [bench.program, *job_of(bench, steps), "--workers", "1", "--rendezvous", place, "--out", self.out, *options]
         env = {**plain_environment(PACELINE_SECRET=SECRET), **etcd.env, **(env or {})}
         with self.words.open("w") as words:
@@ -233,6 +271,56 @@ def lose_etcd(bench, etcd, prefix, forgets, then_first):
     conclude(bench, etcd, prefix, hosts, what, fault, steps=steps, since=since)
 
 
+def freeze_etcd(bench, etcd, prefix):
+    """etcd answers nobody until all leases have run out, and a host comes meanwhile: it joins the training, and begins none of its own."""
+    what, steps = f"etcd frozen for {AWAY_S} s", LENGTH * 3
+    hosts = start(bench, etcd, prefix, 2, "--elastic", "--hosts", "1:3", steps=steps)
+    hosts[1].wait_for(LENGTH // 10)
+    before = hosts[1].step()
+    late = []
+
+    def come():
+        time.sleep(1)
+        late.append(Host(bench, etcd, f"{prefix}-c", prefix, "--elastic", "--hosts", "1:3", steps=steps))
+
+    coming = threading.Thread(target=come)
+    coming.start()
+    etcd.freeze(AWAY_S)
+    coming.join()
+    bench.check(f"{what}: the training goes on meanwhile", hosts[1].step() > before + 5, hosts[0].said()[-1500:])
+    hosts += late
+    joined = False
+    with contextlib.suppress(Failure):
+        hosts[2].wait_for(hosts[1].step())
+        joined = True
+    bench.check(f"{what}: whoever comes meanwhile joins the training", joined, hosts[2].said()[-1500:])
+    conclude(bench, etcd, prefix, hosts, what, f"{what}; a host comes meanwhile", steps=steps)
+
+
+def lose_member(bench, prefix):
+    """The first of three members of etcd is frozen while hosts train, and then the first host is lost."""
+    what, steps = "one of three etcds frozen", LENGTH * 2
+    ports = free_ports(6)
+    members = [Member(bench.scratch / "etcds-3", number, list(zip(ports[::2], ports[1::2]))) for number in range(3)]
+    try:
+        for member in members:
+            member.wait()
+        # Whatever is asked of a member is asked of one that answers.
+        asked = members[1]
+        hosts = start(bench, asked, prefix, 3, "--elastic", "--hosts", "1:3", steps=steps)
+        hosts[2].wait_for(LENGTH // 10)
+        members[0].process.send_signal(signal.SIGSTOP)
+        time.sleep(AWAY_S)
+        there = asked.control("get", "--prefix", f"{prefix}/", "--keys-only").stdout.split()
+        bench.check(f"{what}: no lease has run out", f"{prefix}/first" in there and len(there) == 5, f"{there}\n{hosts[0].said()[-1500:]}")
+        since = time.clock_gettime(time.CLOCK_MONOTONIC)
+        hosts.pop(0).kill()
+        conclude(bench, asked, prefix, hosts, what, f"{what}; then the first host is killed", steps=steps, since=since)
+    finally:
+        for member in members:
+            member.kill()
+
+
 def soak(bench, etcd, count):
     """Hosts, the first among them, and etcd itself are killed one after the other, and come again."""
     random, steps = Random(7), SOAK_STEPS * count
@@ -265,6 +353,7 @@ def play(bench):
             return
         if bench.quick:
             lose_hosts(bench, etcd, "quick", "first host")
+            lose_etcd(bench, etcd, "away", forgets=False, then_first=True)
             return
         hosts = start(bench, etcd, "plain", 2, "--hosts", "2", steps=40)
         conclude(bench, etcd, "plain", hosts, "two hosts", "none", steps=40)
@@ -272,8 +361,10 @@ def play(bench):
         lose_hosts(bench, etcd, "second", "other host")
         lose_etcd(bench, etcd, "away", forgets=False, then_first=True)
         lose_etcd(bench, etcd, "empty", forgets=True, then_first=False)
+        freeze_etcd(bench, etcd, "frozen")
     finally:
         etcd.kill()
+    lose_member(bench, "three")
     secure = Etcd(bench.scratch / "etcds", tls=True)
     try:
         for words in (["user", "add", "root:sesame"], ["user", "grant-role", "root", "root"], ["auth", "enable"]):

@@ -13,8 +13,10 @@ use std::time::Duration;
 use fake::FakeEtcd;
 use rustix::process::Signal;
 use serde_json::Value;
-use training::hosts::{LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, case_folder, undisturbed, wait_for};
-use training::{refuse, report, weights};
+use training::hosts::{
+    LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, case_folder, newest, undisturbed, wait_for,
+};
+use training::{pictures, refuse, report, weights};
 
 /// A host of a training that meets in etcd.
 fn host(folder: &Path, etcd: &FakeEtcd, length: &str, more: &str) -> Launcher {
@@ -173,6 +175,53 @@ fn etcd_may_be_away_and_may_forget_while_all_are_there() {
     );
     assert!(said.contains("answers again") && said.contains("written down again"), "{said}");
     assert!(weights(&folder.join("a"), LONG_STEPS) == whole, "the weights differ");
+}
+
+/// More than any test waits for.
+const ENDLESS: &str = "--epochs 4000";
+
+#[test]
+fn whoever_comes_while_etcd_is_away_joins_the_training_that_etcd_has_lost_sight_of() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let etcd = FakeEtcd::start();
+    let length = format!("{ENDLESS} --elastic --hosts 1:2");
+    let first = first(folder, &etcd, &length, "--out a");
+    while !etcd.pairs().contains_key("job/roster") {
+        sleep(Duration::from_millis(20));
+    }
+    etcd.set_down(true);
+    let late = host(folder, &etcd, &length, "--out b");
+    // All leases run out.
+    sleep(Duration::from_millis(2_500));
+    etcd.set_down(false);
+    assert_eq!(etcd.pairs().into_keys().collect::<Vec<_>>(), ["job/roster"]);
+    // Only a host that takes part in another one's training has this folder.
+    wait_for(&folder.join("b/run/member-0.jsonl"), "\"step\":{\"step\":");
+    drop((first, late));
+}
+
+#[test]
+fn a_first_host_that_finds_another_ones_roster_ends_its_run_with_a_checkpoint() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let etcd = FakeEtcd::start();
+    let first = first(folder, &etcd, &format!("{ENDLESS} --elastic --hosts 1:2"), "--out a");
+    let roster = loop {
+        match etcd.pairs().remove("job/roster") {
+            Some(roster) => break roster,
+            None => sleep(Duration::from_millis(20)),
+        }
+    };
+    let mut other: Value = serde_json::from_str(&roster).expect("JSON");
+    (other["run"], other["by"]) = (7.into(), 8.into());
+    etcd.put("job/roster", &other.to_string());
+    let said = first.fails();
+    assert!(said.contains("another host leads the run") && said.contains("taken for lost"), "{said}");
+    assert!(newest(&folder.join("a")) > 0);
+    assert_eq!(etcd.pairs().get("job/roster"), Some(&other.to_string()), "it is the other one's");
 }
 
 #[test]

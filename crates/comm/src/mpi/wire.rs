@@ -70,13 +70,15 @@ impl<'a> MpiWire<'a> {
         let mut has_moved = self.dock.tend()?;
         for place in 0..self.peers.len() {
             let peer = &mut self.peers[place];
+            // The other one is to have something to do while what came from it is copied.
             for _ in 0..TURN {
-                match peer.receive(self.dock, &self.roster, inbox)? {
-                    true => has_moved = true,
-                    false => break,
+                let has_sent = peer.send(self.dock, &self.roster, inbox)?;
+                let has_received = peer.receive(self.dock, &self.roster, inbox)?;
+                has_moved |= has_sent || has_received;
+                if !has_received {
+                    break;
                 }
             }
-            has_moved |= peer.send(self.dock, &self.roster, inbox)?;
         }
         Ok(has_moved)
     }
