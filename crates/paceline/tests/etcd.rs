@@ -8,13 +8,13 @@ mod training;
 use std::fs;
 use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fake::FakeEtcd;
 use rustix::process::Signal;
 use serde_json::Value;
 use training::hosts::{
-    LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, case_folder, newest, undisturbed, wait_for,
+    LONG, LONG_STEPS, Launcher, PATIENCE, RECIPE, SHORT, STEPS, case_folder, newest, undisturbed, wait_for,
 };
 use training::{pictures, refuse, report, weights};
 
@@ -180,6 +180,18 @@ fn etcd_may_be_away_and_may_forget_while_all_are_there() {
 /// More than any test waits for.
 const ENDLESS: &str = "--epochs 4000";
 
+/// Waits until the first host's member has done some steps.
+fn wait_for_steps(run: &Path) {
+    let begin = Instant::now();
+    let logs =
+        || fs::read_dir(run).into_iter().flatten().flatten().map(|case| case.path().join("member-0.jsonl"));
+    while logs().all(|log| !log.exists()) {
+        assert!(begin.elapsed() < PATIENCE, "no member has begun in {}", run.display());
+        sleep(Duration::from_millis(20));
+    }
+    wait_for(&case_folder(run).join("member-0.jsonl"), "\"step\":{\"step\":5,");
+}
+
 #[test]
 fn whoever_comes_while_etcd_is_away_joins_the_training_that_etcd_has_lost_sight_of() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -188,15 +200,13 @@ fn whoever_comes_while_etcd_is_away_joins_the_training_that_etcd_has_lost_sight_
     let etcd = FakeEtcd::start();
     let length = format!("{ENDLESS} --elastic --hosts 1:2");
     let first = first(folder, &etcd, &length, "--out a");
-    while !etcd.pairs().contains_key("job/roster") {
-        sleep(Duration::from_millis(20));
-    }
+    wait_for_steps(&folder.join("a"));
     etcd.set_down(true);
     let late = host(folder, &etcd, &length, "--out b");
     // All leases run out.
     sleep(Duration::from_millis(2_500));
-    etcd.set_down(false);
     assert_eq!(etcd.pairs().into_keys().collect::<Vec<_>>(), ["job/roster"]);
+    etcd.set_down(false);
     // Only a host that takes part in another one's training has this folder.
     wait_for(&folder.join("b/run/member-0.jsonl"), "\"step\":{\"step\":");
     drop((first, late));
@@ -209,12 +219,8 @@ fn a_first_host_that_finds_another_ones_roster_ends_its_run_with_a_checkpoint() 
     pictures(folder);
     let etcd = FakeEtcd::start();
     let first = first(folder, &etcd, &format!("{ENDLESS} --elastic --hosts 1:2"), "--out a");
-    let roster = loop {
-        match etcd.pairs().remove("job/roster") {
-            Some(roster) => break roster,
-            None => sleep(Duration::from_millis(20)),
-        }
-    };
+    wait_for_steps(&folder.join("a"));
+    let roster = etcd.pairs().remove("job/roster").expect("it was granted");
     let mut other: Value = serde_json::from_str(&roster).expect("JSON");
     (other["run"], other["by"]) = (7.into(), 8.into());
     etcd.put("job/roster", &other.to_string());

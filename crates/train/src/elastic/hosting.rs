@@ -264,7 +264,7 @@ impl Lead<'_, '_, '_> {
                 }
                 Event::Missed(since) => self.hosting.iter_mut().for_each(|hosting| hosting.miss(since)),
                 Event::Leads => self.hosting.iter_mut().for_each(|hosting| hosting.is_first = true),
-                Event::Gathered | Event::Stored(_) => {}
+                Event::Gathered | Event::Stored(_) | Event::Cut => {}
             }
         }
         while let Some(said) = self.hosting.as_ref().and_then(|hosting| hosting.porter.as_ref()?.said()) {
@@ -411,7 +411,7 @@ impl Lead<'_, '_, '_> {
             return Ok(());
         }
         if hosting.is_first() {
-            if matches!(why, TrainError::Interrupted) {
+            if why.is_interruption() || self.surroundings.interrupted.load(Ordering::Relaxed) {
                 hosting.party.close();
             }
             hosting.party.end(&format!("the first host ended: {}", crate::describe(why)));

@@ -104,7 +104,7 @@ impl Other {
         let why = format!(
             "the first host ({first}) cannot be reached: {why}; the hosts of this run meet there, so this one ends{others}"
         );
-        heard.0.push(Event::Order(Order::End(why), BTreeMap::new()));
+        heard.0.extend([Event::Order(Order::End(why), BTreeMap::new()), Event::Cut]);
         None
     }
 
@@ -123,7 +123,7 @@ impl Other {
             Sought::Leads(entry) => return Some(entry),
             Sought::Ends(why) => {
                 heir.seeks = None;
-                heard.0.push(Event::Order(Order::End(why), BTreeMap::new()));
+                heard.0.extend([Event::Order(Order::End(why), BTreeMap::new()), Event::Cut]);
             }
         }
         None

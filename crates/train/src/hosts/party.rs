@@ -40,6 +40,8 @@ const CONFESSED: Duration = Duration::from_secs(1);
 pub(crate) enum Event {
     /// What it is to do, and where the doors of other hosts are.
     Order(Order, BTreeMap<Host, SocketAddr>),
+    /// The first host cannot be reached any more, and none takes its place.
+    Cut,
     /// A host that was last heard then is lost.
     Missed(Nanos),
     /// What is to be logged.
@@ -229,7 +231,7 @@ impl Party {
         loop {
             match self.wait(until)? {
                 Event::Stored(is_last) => return Some(is_last),
-                Event::Order(Order::End(_), _) => return None,
+                Event::Cut => return None,
                 _ => {}
             }
         }
@@ -334,7 +336,7 @@ impl AtWork {
             (Task::History(history), Side::First(first)) => first.history = history,
             (Task::Deliver(_), Side::Other(other)) if other.is_cut => {
                 // Nobody listens where the launcher has ended.
-                let _ = self.tell.send(Event::Order(Order::End(String::new()), BTreeMap::new()));
+                let _ = self.tell.send(Event::Cut);
             }
             (Task::Deliver(files), Side::Other(_)) => self.outbox = Store::pieces(files),
             (Task::Planted { step, fault, told }, Side::Other(other)) => {

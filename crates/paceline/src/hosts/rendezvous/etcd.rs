@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use paceline_comm::CommError;
-use paceline_comm::etcd::{Access, Files, FirstNote, Login, Look, Registry};
+use paceline_comm::etcd::{Access, Files, FirstNote, Login, Registry};
 use paceline_record::{Host, Nanos};
 use paceline_train::hosts::{Registrar, Role};
 
@@ -23,12 +23,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long etcd may give no answer before the user is told.
 const FAULT: Duration = Duration::from_secs(1);
 
-/// How long nothing at all must be there before a run begins: hosts of one that goes on write themselves down again within this time
-/// where etcd has lost its data.
-const EMPTY: Duration = Duration::from_secs(1);
-
-/// How long nobody must be there before a run begins where one was, or where etcd has been away: hosts of one that goes on may have to
-/// wait for an answer that does not come, before they ask for another lease.
+/// How long nobody must be there before a run begins: where etcd has been away, or has lost its data, hosts of a run that goes on may
+/// have to wait for an answer that does not come, before they write themselves down again.
 const DESERTED: Duration = Duration::from_secs(3);
 
 /// Where etcd is, and which of its keys are the job's.
@@ -142,6 +138,7 @@ impl Seeker<'_> {
             let look = match registrar.look_now(until.min(Instant::now() + FAULT)) {
                 Ok(look) => look,
                 Err(error @ CommError::NoEtcd { .. }) if Instant::now() < until => {
+                    deserted = None;
                     if !std::mem::replace(&mut has_complained, true) {
                         say(&format!("{error}; trying for {patience:.0} s (--host-wait)"));
                     }
@@ -155,7 +152,6 @@ impl Seeker<'_> {
             let is_deserted = look.first.is_none() && !look.is_inhabited();
             let since = deserted.take().unwrap_or_else(Instant::now);
             deserted = is_deserted.then_some(since);
-            let quiet = if look == Look::default() && !has_complained { EMPTY } else { DESERTED };
             let wait = match &look.first {
                 Some(first) if first.by == by => {
                     let doors = door.into_iter().collect();
@@ -169,9 +165,13 @@ impl Seeker<'_> {
                     format!("the first host ({}) does not answer", first.at)
                 }
                 None if look.is_inhabited() => {
+                    registrar.lead(None);
                     "a run has lost its first host, and another takes its place".into()
                 }
-                None if since.elapsed() < quiet => String::new(),
+                None if since.elapsed() < DESERTED => {
+                    registrar.lead(None);
+                    String::new()
+                }
                 None => {
                     let opened = match door.take() {
                         Some(door) => door,
