@@ -99,8 +99,8 @@ impl Head {
     }
 }
 
-/// Copies bytes that another process reads next. Where its core has a cache of its own, lines that it has read before would have to be
-/// taken back from there first, which takes as long as all the rest.
+/// Copies bytes that another process reads next. Past the caches, because on some machines it takes about as long as all the rest to write
+/// to lines that the other one's core has read before.
 ///
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`].
